@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "dsakit/context.hpp"
+#include "dsakit/dynamic_quant.hpp"
+#include "dsakit/error.hpp"
+#include "dsakit/lightning_indexer.hpp"
+#include "dsakit/lightning_indexer_prolog_quant.hpp"
+#include "dsakit/mla_indexer_prolog_quant.hpp"
+#include "dsakit/mla_prolog_quant.hpp"
+#include "dsakit/modes.hpp"
+#include "dsakit/packed_weight.hpp"
+#include "dsakit/quant_lightning_indexer.hpp"
+#include "dsakit/sparse_flash_attention_quant.hpp"
+#include "dsakit/tensor.hpp"
+#include "dsakit/version.hpp"

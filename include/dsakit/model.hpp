@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dsakit/context.hpp"
+#include "dsakit/tensor.hpp"
+
+namespace dsakit {
+
+// How attention is computed, by name:
+//   "dense_bf16"   bf16 weights and caches, every visible position attended
+//   "sparse_bf16"  the same, attending the index_topk positions that lightning_indexer selects
+//   "sparse_w8a8"  int8 q_b_proj, wq_b and activations, int8 latent and index caches, quant_lightning_indexer
+// In every mode a token has the same bits whichever way it was reached: prefill, chunks, or one by one.
+
+inline constexpr std::string_view kModes[] = {"dense_bf16", "sparse_bf16", "sparse_w8a8"};
+inline constexpr std::int64_t kDefaultPageSize = 128;
+
+/// What one operator has cost since the counting began. `bytes`: weights and cache rows read, each once per call.
+struct OperatorCost {
+  std::string_view name;
+  std::int64_t calls = 0;
+  double seconds = 0, bytes = 0;
+};
+
+struct Costs {
+  std::vector<OperatorCost> operators;  // in the order of first use
+  double selected = 0, visible = 0;     // positions attended and positions visible, over all tokens and layers
+  double selected_share() const { return visible > 0 ? selected / visible : 0; }
+};
+
+/// The caches of one attention layer and one sequence, in pages found through a block table; grows by pages.
+/// Copies are independent.
+class LayerCache {
+ public:
+  struct State;
+  explicit LayerCache(std::unique_ptr<State>);
+  LayerCache(const LayerCache&);
+  LayerCache(LayerCache&&) noexcept;
+  LayerCache& operator=(const LayerCache&);
+  LayerCache& operator=(LayerCache&&) noexcept;
+  ~LayerCache();
+
+  std::string_view mode() const;
+  std::int64_t length() const;     // tokens held
+  std::int64_t page_size() const;
+  std::size_t bytes() const;       // memory held
+  void reset();                    // forgets the tokens, keeps the memory
+  State& state() { return *state_; }
+  const State& state() const { return *state_; }
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+/// The attention of one layer, from normalised hidden states to what is added to the residual.
+class AttentionLayer {
+ public:
+  /// Layer `layer` of a checkpoint folder in Hugging Face layout. The rest of the model may be one that Model refuses.
+  AttentionLayer(const std::string& folder, int layer);
+  struct State;
+  explicit AttentionLayer(std::shared_ptr<State>);
+
+  std::int64_t hidden_size() const;
+  std::int64_t index_topk() const;   // 0: no indexer in this model
+  bool has_indexer() const;          // false: it uses the selection of a layer before it
+  std::size_t weight_bytes() const;  // prepared so far: a mode's own weights are made when it is first used
+
+  /// An empty cache. `mode` is one of kModes.
+  LayerCache make_cache(std::string_view mode, std::int64_t page_size = kDefaultPageSize) const;
+
+  /// Appends tokens: hidden bf16 [T, hidden_size] -> out bf16 or f32, same shape. T = 1 is a decode step.
+  /// `selection` i32 [T, index_topk]: in sparse modes, a layer with an indexer writes it (absent: kept inside), a layer
+  /// without reads it. A row's list holds min(n, index_topk) of its n visible positions: 0..n-1 while n <= index_topk,
+  /// else the best, best first. Entries behind that are undefined. Costs are added to *costs.
+  void forward(const Tensor& hidden, const Tensor& out, LayerCache& cache, const Tensor& selection = {},
+               Context& = default_context(), Costs* costs = nullptr) const;
+  State& state() const { return *state_; }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+/// One sequence running through a model in one mode: a cache per layer. Copies are independent sequences that share
+/// the weights.
+class Session {
+ public:
+  struct State;
+  explicit Session(std::unique_ptr<State>);
+  Session(const Session&);
+  Session(Session&&) noexcept;
+  Session& operator=(const Session&);
+  Session& operator=(Session&&) noexcept;
+  ~Session();
+
+  std::string_view mode() const;
+  std::int64_t length() const;
+  std::size_t cache_bytes() const;
+  void reset();
+
+  /// Appends tokens. `logits` receives those of the last logits.size() / vocab_size tokens, row by row: none, the
+  /// last or all of them.
+  void append(std::span<const std::int32_t> tokens, std::span<float> logits = {}, Context& = default_context());
+  const Costs& costs() const;  // since the session began
+  void clear_costs();
+  /// Sees what every layer attends to in the sparse modes: i32 [rows, index_topk], row i that of position first + i.
+  void observe(std::function<void(int layer, std::int64_t first, const Tensor& selection)>);
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+struct Score {
+  double bits_per_byte = 0;
+  std::int64_t predictions = 0;
+  double seconds = 0, tokens_per_second = 0;
+  std::size_t cache_bytes = 0;  // at the end of the longest window
+  Costs costs;
+};
+
+/// A language model in Hugging Face layout (DeepSeek-V3.2 or GLM-5 names) whose MLPs are all dense: bf16 weights,
+/// fp32 arithmetic and residual around the attention layers. A mixture of experts is UNSUPPORTED.
+class Model {
+ public:
+  explicit Model(const std::string& folder);
+
+  std::int64_t vocab_size() const;
+  std::int64_t hidden_size() const;
+  std::int64_t index_topk() const;
+  int layers() const;
+  AttentionLayer attention(int layer) const;  // shares the weights
+  std::size_t weight_bytes() const;           // prepared so far
+  std::vector<std::string_view> modes() const;  // those it can run: dense_bf16 alone without an indexer
+
+  Session start(std::string_view mode, std::int64_t page_size = kDefaultPageSize) const;
+
+  /// fp32 [tokens, vocab_size] from an empty context.
+  std::vector<float> logits(std::span<const std::int32_t> tokens, std::string_view mode,
+                            Context& = default_context()) const;
+
+  /// `count` tokens that continue `prompt` (at least one token). temperature 0: the most likely one, ties to the
+  /// lowest id; else drawn from softmax(logits / temperature), the same for the same seed. `each` sees every token as
+  /// it comes.
+  std::vector<std::int32_t> generate(std::span<const std::int32_t> prompt, std::int64_t count, std::string_view mode,
+                                     double temperature = 0, std::uint64_t seed = 0, Context& = default_context(),
+                                     const std::function<void(std::int32_t)>& each = {}) const;
+
+  /// Bits per byte of a text, for models whose tokens are bytes. The text is cut in windows of `context` tokens: window
+  /// w predicts bytes w*context+1 .. w*context+context from an empty context, so each byte but the first is predicted
+  /// once; the last window is shorter. `progress(done, all)` is called now and then.
+  Score score(std::span<const std::uint8_t> text, std::int64_t context, std::string_view mode,
+              Context& = default_context(),
+              const std::function<void(std::int64_t, std::int64_t)>& progress = {}) const;
+
+  struct State;
+  State& state() const { return *state_; }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace dsakit

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dsakit/context.hpp"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+#include <string>
+
+#include "core/state.hpp"
+#include "dsakit/error.hpp"
+
+namespace dsakit {
+namespace {
+
+std::atomic<bool> in_forked_child = false;
+
+/// A positive number from the environment, or 0 when absent or not one.
+long long number_from(const char* name) {
+  const char* text = std::getenv(name);
+  if (!text) return 0;
+  char* end = nullptr;
+  const long long value = std::strtoll(text, &end, 10);
+  return end == text || value < 1 ? 0 : value;
+}
+
+int usable_cores() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return 1;
+}
+
+int threads_from(int wish) {
+  if (wish > 0) return std::min(wish, 1024);
+  long long n = number_from("DSAKIT_NUM_THREADS");
+  if (n == 0) n = number_from("OMP_NUM_THREADS");
+  return n == 0 ? usable_cores() : int(std::min<long long>(n, usable_cores()));
+}
+
+const Kernels* kernels_from(std::string isa) {
+  if (isa.empty())
+    if (const char* wish = std::getenv("DSAKIT_ISA")) isa = wish;
+  if (isa.empty()) return supported_kernels().back();
+  if (const Kernels* k = find_kernels(isa)) return k;
+  std::string here;
+  for (const Kernels* k : supported_kernels()) here += (here.empty() ? "" : ", ") + std::string(k->isa);
+  throw Error(Status::unsupported, "context", "DSAKIT_ISA", "", "is " + isa.substr(0, 120), "one of " + here,
+              "what this machine can run");
+}
+
+void free_memory(std::byte* p) { ::operator delete[](p, std::align_val_t{64}); }
+
+}  // namespace
+
+bool forked() { return in_forked_child; }
+
+Context::Context(const ContextOptions& options) : state_(std::make_unique<State>()) {
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { in_forked_child = true; });
+  (void)registered;
+  state_->options = options;
+  state_->kernels = kernels_from(options.isa);
+  state_->threads = threads_from(options.threads);
+  if (const char* check = std::getenv("DSAKIT_CHECK")) state_->options.check_values |= std::string(check) == "1";
+  if (options.memory_limit == 0) state_->options.memory_limit = std::size_t(number_from("DSAKIT_MEM_LIMIT"));
+  state_->memory = {nullptr, free_memory};
+}
+
+Context::~Context() = default;
+
+int Context::threads() const { return state_->threads; }
+void Context::set_threads(int n) {
+  std::lock_guard lock(state_->calls);
+  state_->threads = std::clamp(n, 1, 1024);
+}
+const char* Context::isa() const { return state_->kernels->isa; }
+bool Context::same_products() const { return state_->options.same_products; }
+bool Context::check_values() const { return state_->options.check_values; }
+std::size_t Context::workspace_bytes() const { return state_->memory_bytes; }
+
+void Context::set_interrupt(bool (*asked)(void*), void* data) {
+  std::lock_guard lock(state_->calls);
+  state_->asked = asked;
+  state_->asked_data = data;
+}
+
+Context& default_context() {
+  static Context context;
+  return context;
+}
+
+Call::Call(Context& context, const char* op, std::size_t bytes)
+    : state_(context.state()), lock_(state_.calls), op_(op), last_poll_(std::chrono::steady_clock::now()) {
+  const std::size_t limit = state_.options.memory_limit;
+  if (limit && bytes > limit)
+    throw Error(Status::out_of_memory, op, "workspace", "", "is " + std::to_string(bytes) + " bytes",
+                "at most " + std::to_string(limit), "DSAKIT_MEM_LIMIT");
+  if (bytes <= state_.memory_bytes) return;
+  state_.memory.reset();
+  state_.memory_bytes = 0;
+  auto* p = static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{64}, std::nothrow));
+  if (!p)
+    throw Error(Status::out_of_memory, op, "workspace", "", "is " + std::to_string(bytes) + " bytes",
+                "memory the system can give");
+  state_.memory.reset(p);
+  state_.memory_bytes = bytes;
+}
+
+void Call::finish() {
+  if (cancelled_) throw Error(Status::interrupted, op_, "call", "", "was interrupted", "to run to its end");
+}
+
+}  // namespace dsakit

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <omp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "dsakit/context.hpp"
+#include "kernels/kernels.hpp"
+
+namespace dsakit {
+
+struct Context::State {
+  ContextOptions options;
+  const Kernels* kernels = nullptr;
+  int threads = 1;
+  std::recursive_mutex calls;  // recursive: an operator may be made of operators
+  std::unique_ptr<std::byte[], void (*)(std::byte*)> memory{nullptr, nullptr};
+  std::size_t memory_bytes = 0;
+  bool (*asked)(void*) = nullptr;
+  void* asked_data = nullptr;
+};
+
+/// True in a child made by fork(): libgomp's threads did not come along, and waiting for them would never end.
+bool forked();
+
+/// One call of one operator: holds the context, its workspace and its threads from check() to return.
+/// Everything that can fail (the memory) happens in the constructor, before the first store.
+class Call {
+ public:
+  /// `bytes` of workspace, 64-byte aligned, contents undefined.
+  Call(Context& context, const char* op, std::size_t bytes);
+
+  const Kernels& kernels() const { return *state_.kernels; }
+  int threads() const { return state_.threads; }
+  bool same_products() const { return state_.options.same_products; }
+  std::byte* memory() const { return state_.memory.get(); }
+
+  /// f(i, thread) for i in 0..n-1, in any order; thread < threads(). Results must not depend on which thread
+  /// runs what. f must not throw. With one item, or when `work` (about nanoseconds altogether) is not worth
+  /// waking the others (100 us), it stays on this thread.
+  template <class F>
+  void parallel_for(std::int64_t n, double work, F&& f) {
+    if (n <= 0 || cancelled_) return;
+    const int threads = int(std::min<std::int64_t>(n, state_.threads));
+    if (threads == 1 || work < 1e5 || omp_in_parallel() || forked()) {
+      for (std::int64_t i = 0; i < n && !cancelled_; ++i) f(i, 0), poll();
+      return;
+    }
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+    for (std::int64_t i = 0; i < n; ++i) {
+      if (cancelled_) continue;
+      const int thread = omp_get_thread_num();
+      f(i, thread);
+      if (thread == 0) poll();
+    }
+  }
+
+  /// Throws INTERRUPTED if the user asked for it during the call. Last thing an operator does.
+  void finish();
+
+ private:
+  void poll() {
+    if (!state_.asked) return;
+    const auto now = std::chrono::steady_clock::now();
+    if (now - last_poll_ < std::chrono::milliseconds(100)) return;
+    last_poll_ = now;
+    if (state_.asked(state_.asked_data)) cancelled_ = true;
+  }
+
+  Context::State& state_;
+  std::lock_guard<std::recursive_mutex> lock_;
+  const char* op_;
+  std::atomic<bool> cancelled_ = false;
+  std::chrono::steady_clock::time_point last_poll_;
+};
+
+/// Cuts a block of memory into arrays, each on its own cache line. Two passes with the same code: with a null
+/// base it measures, with memory it hands out.
+class Carver {
+ public:
+  explicit Carver(std::byte* base = nullptr) : base_(base) {}
+  template <class T>
+  T* take(std::int64_t count) {
+    std::byte* here = base_ + at_;
+    at_ += (std::size_t(count) * sizeof(T) + 63) / 64 * 64;
+    return base_ ? reinterpret_cast<T*>(here) : nullptr;
+  }
+  std::size_t bytes() const { return at_; }
+
+ private:
+  std::byte* base_;
+  std::size_t at_ = 0;
+};
+
+}  // namespace dsakit

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/float16.hpp"
+#include "dsakit/tensor.hpp"
+
+namespace dsakit {
+
+/// A Tensor whose element type and rank are known: v(i, j, k) is an element, v[i] drops an axis.
+template <class T, int Rank>
+struct View {
+  T* data;
+  std::array<std::int64_t, Rank> shape, stride;
+
+  template <class... I>
+    requires(sizeof...(I) == Rank)
+  T& operator()(I... i) const {
+    std::size_t axis = 0;
+    std::int64_t offset = 0;
+    ((offset += std::int64_t(i) * stride[axis++]), ...);
+    return data[offset];
+  }
+
+  auto operator[](std::int64_t i) const {
+    View<T, Rank - 1> v{data + i * stride[0], {}, {}};
+    for (int a = 1; a < Rank; ++a) v.shape[a - 1] = shape[a], v.stride[a - 1] = stride[a];
+    return v;
+  }
+};
+
+template <class T, int Rank>
+View<T, Rank> view(const Tensor& t) {  // dtype and rank were checked at the door
+  View<T, Rank> v{static_cast<T*>(t.data), {}, {}};
+  for (int a = 0; a < Rank; ++a) v.shape[a] = t.shape[a], v.stride[a] = t.stride[a];
+  return v;
+}
+
+/// Element at a linear (row-major) index of a tensor of any shape and strides.
+inline std::int64_t offset_of(const Tensor& t, std::int64_t linear) {
+  std::int64_t offset = 0;
+  for (int a = t.rank - 1; a >= 0; --a) offset += linear % t.shape[a] * t.stride[a], linear /= t.shape[a];
+  return offset;
+}
+
+/// One row per token, whatever axes the caller used for them: row r of a tensor whose last `row_axes` axes are the
+/// row. The rows must be reachable with one stride for `stride` to be of use; `row(r)` always works.
+struct Rows {
+  Tensor tensor;
+  int row_axes;
+  std::int64_t count, uniform_stride;  // elements between rows; -1 when they are not evenly spaced
+
+  Rows(const Tensor& t, int row_axes);
+  std::int64_t offset(std::int64_t r) const {
+    if (uniform_stride >= 0) return r * uniform_stride;
+    std::int64_t offset = 0;
+    for (int a = tensor.rank - row_axes - 1; a >= 0; --a)
+      offset += r % tensor.shape[a] * tensor.stride[a], r /= tensor.shape[a];
+    return offset;
+  }
+  template <class T>
+  T* row(std::int64_t r) const { return static_cast<T*>(tensor.data) + offset(r); }
+};
+
+/// A float whatever its storage: element `offset` of a f16, bf16 or f32 tensor.
+inline float float_at(const Tensor& t, std::int64_t offset) {
+  switch (t.dtype) {
+    case DType::f16: return to_float(static_cast<const f16*>(t.data)[offset]);
+    case DType::bf16: return to_float(static_cast<const bf16*>(t.data)[offset]);
+    default: return static_cast<const float*>(t.data)[offset];
+  }
+}
+
+}  // namespace dsakit

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "core/float16.hpp"
+#include "io/checkpoint.hpp"
+#include "io/describe.hpp"
+#include "io/test_folder.hpp"
+#include "io/test_model.hpp"
+
+namespace dsakit::io {
+namespace {
+
+Tensor fp8(const std::vector<std::uint8_t>& codes, std::int64_t rows, std::int64_t cols) {
+  Tensor t = tensor(codes.data(), {rows, cols});
+  t.dtype = DType::f8_e4m3;
+  return t;
+}
+
+/// config.json and two shards: a, b in one, c in two.
+class Sharded : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder.write("config.json", config_text({}));
+    write_safetensors(folder / "one.safetensors", {{"a", tensor(data.data(), {2, 3})}, {"b", tensor(data.data(), {4})}});
+    write_safetensors(folder / "two.safetensors", {{"c", tensor(data.data() + 2, {4})}});
+    index(R"("a":"one.safetensors","b":"one.safetensors","c":"two.safetensors")");
+  }
+  void index(const std::string& map) {
+    folder.write("model.safetensors.index.json", R"({"metadata":{"total_size":56},"weight_map":{)" + map + "}}");
+  }
+  void refused(Status status, std::initializer_list<const char*> parts) {
+    expect_refusal(status, parts, [&] { Checkpoint{folder.path()}; });
+  }
+
+  TestFolder folder;
+  std::vector<float> data{1, -2, 3.5f, 0.1f, 1e-40f, 70000};
+};
+
+TEST_F(Sharded, LoadsWithOneRounding) {
+  const Checkpoint checkpoint(folder.path());
+  EXPECT_EQ(checkpoint.config().hidden_size, 96);
+  const auto a = checkpoint.load_matrix_bf16("a", 2, 3);
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(a[i].bits, to_bf16(data[i]).bits) << i;
+  const auto c = checkpoint.load_vector_f32("c", 4);
+  EXPECT_EQ(std::memcmp(c.data(), data.data() + 2, 16), 0);
+  EXPECT_EQ(checkpoint.load_vector_bf16("b", 4)[1].bits, 0xc000);
+  EXPECT_TRUE(checkpoint.has("c"));
+  EXPECT_FALSE(checkpoint.has("d"));
+  const std::string text = describe(folder.path());
+  EXPECT_NE(text.find("4 layers"), std::string::npos) << text;
+  EXPECT_NE(text.find("a  F32  [2, 3]  24\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("\n3 tensors, 56 bytes\n"), std::string::npos) << text;
+}
+
+TEST_F(Sharded, MissingAndMisshapen) {
+  const Checkpoint checkpoint(folder.path());
+  expect_refusal(Status::missing_tensor, {"d is missing"}, [&] { checkpoint.load_vector_f32("d", 4); });
+  expect_refusal(Status::invalid_shape, {"one.safetensors: a has shape [2, 3], wanted [3, 2]"},
+                 [&] { checkpoint.load_matrix_bf16("a", 3, 2); });
+  expect_refusal(Status::invalid_shape, {"[4]", "wanted [4, 1]"}, [&] { checkpoint.load_matrix_bf16("b", 4, 1); });
+  expect_refusal(Status::invalid_shape, {"two.safetensors: c", "[5]"}, [&] { checkpoint.load_vector_f32("c", 5); });
+}
+
+TEST_F(Sharded, PathsOutOfTheFolder) {
+  std::filesystem::create_directory(folder / "sub");
+  std::filesystem::copy_file(folder / "two.safetensors", folder / "sub/two.safetensors");
+  for (const char* name : {"../two.safetensors", "..", ".", "", "/etc/passwd", "sub/two.safetensors", "a\\\\two.safetensors",
+                           "two.safetensors\\u0000x"}) {
+    index("\"a\":\"one.safetensors\",\"c\":\"" + std::string(name) + "\"");
+    refused(Status::invalid_path, {"model.safetensors.index.json"});
+  }
+  const TestFolder elsewhere;
+  std::filesystem::copy_file(folder / "two.safetensors", elsewhere / "two.safetensors");
+  std::filesystem::create_symlink(elsewhere / "two.safetensors", folder / "out.safetensors");
+  index(R"("a":"one.safetensors","b":"one.safetensors","c":"out.safetensors")");
+  refused(Status::invalid_path, {"out.safetensors is a link out of the folder"});
+  std::filesystem::create_symlink("two.safetensors", folder / "in.safetensors");
+  index(R"("a":"one.safetensors","b":"one.safetensors","c":"in.safetensors")");
+  EXPECT_TRUE(Checkpoint(folder.path()).has("c"));
+}
+
+TEST_F(Sharded, ShardThatIsNotThereOrNoFile) {
+  index(R"("a":"one.safetensors","b":"one.safetensors","c":"three.safetensors")");
+  refused(Status::io_error, {"three.safetensors"});
+  std::filesystem::create_directory(folder / "three.safetensors");
+  refused(Status::io_error, {"is a directory"});
+  std::filesystem::remove(folder / "three.safetensors");
+  ASSERT_EQ(::mkfifo((folder / "three.safetensors").c_str(), 0600), 0);
+  refused(Status::io_error, {"a regular file"});
+}
+
+TEST_F(Sharded, TensorsInOtherShardsThanNamed) {
+  index(R"("a":"one.safetensors","b":"one.safetensors","c":"two.safetensors","d":"two.safetensors")");
+  refused(Status::missing_tensor, {"d is missing", "two.safetensors"});
+  index(R"("a":"one.safetensors","b":"two.safetensors","c":"two.safetensors")");
+  refused(Status::missing_tensor, {"b is missing", "two.safetensors"});
+  index(R"("a":"one.safetensors","c":"two.safetensors")");
+  refused(Status::conflict, {"b is also in one.safetensors"});
+  write_safetensors(folder / "two.safetensors", {{"c", tensor(data.data(), {4})}, {"b", tensor(data.data(), {4})}});
+  index(R"("a":"one.safetensors","b":"one.safetensors","c":"two.safetensors")");
+  refused(Status::conflict, {"b is also in two.safetensors, wanted only in one.safetensors"});
+}
+
+TEST_F(Sharded, IndexThatIsNoIndex) {
+  for (const char* text : {"", "[]", "{}", R"({"weight_map":[]})", R"({"weight_map":{"a":1}})", R"({"weight_map":null})",
+                           R"({"weight_map":{"a":"one.safetensors","a":"two.safetensors"}})"}) {
+    folder.write("model.safetensors.index.json", text);
+    refused(Status::invalid_file, {"model.safetensors.index.json"});
+  }
+  folder.write("model.safetensors.index.json", "{\"weight_map\":" + std::string(1'000'000, '['));
+  refused(Status::invalid_file, {"nested"});
+  std::filesystem::remove(folder / "model.safetensors.index.json");
+  refused(Status::io_error, {"model.safetensors"});
+}
+
+TEST_F(Sharded, BadShardIsNamedWithItsReason) {
+  std::filesystem::resize_file(folder / "two.safetensors", std::filesystem::file_size(folder / "two.safetensors") - 1);
+  refused(Status::invalid_file, {"two.safetensors", "[TRUNCATED]"});
+}
+
+TEST_F(Sharded, MemoryLimit) {
+  const Checkpoint checkpoint(folder.path());
+  ::setenv("DSAKIT_MEM_LIMIT", "20", 1);
+  EXPECT_EQ(checkpoint.load_matrix_bf16("a", 2, 3).size(), 6u);
+  expect_refusal(Status::out_of_memory, {"56"}, [&] { checkpoint.require_memory_for_all(); });
+  ::setenv("DSAKIT_MEM_LIMIT", "11", 1);
+  expect_refusal(Status::out_of_memory, {"a needs 12 bytes, wanted at most 11"}, [&] { checkpoint.load_matrix_bf16("a", 2, 3); });
+  ::unsetenv("DSAKIT_MEM_LIMIT");
+}
+
+TEST_F(Sharded, LayerNumbers) {
+  write_safetensors(folder / "model.safetensors", {{"model.layers.4.mlp.down_proj.weight", tensor(data.data(), {4})}});
+  refused(Status::invalid_shape, {"model.safetensors: model.layers.4.mlp", "wanted 0..3"});
+  folder.write("config.json", config_text({{"num_nextn_predict_layers", "1"}}));
+  EXPECT_NO_THROW(Checkpoint{folder.path()});
+  write_safetensors(folder / "model.safetensors", {{"model.layers.99999999999999999999.x", tensor(data.data(), {4})}});
+  refused(Status::invalid_shape, {"wanted 0..4"});
+}
+
+TEST_F(Sharded, OtherQuantisationsAreNamed) {
+  folder.write("quant_model_description.json", "{}");
+  refused(Status::unsupported, {"msModelSlim"});
+}
+
+TEST_F(Sharded, StoredTypes) {
+  std::vector<bf16> b{{0x3f80}, {0x7fc0}, {0x0001}};
+  std::vector<f16> h{{0x3c01}, {0x0001}, {0xfbff}};
+  std::vector<std::int8_t> i{1, 2, 3};
+  write_safetensors(folder / "model.safetensors", {{"b", tensor(b.data(), {3})}, {"h", tensor(h.data(), {3})}, {"i", tensor(i.data(), {3})}});
+  const Checkpoint checkpoint(folder.path());
+  for (int n = 0; n < 3; ++n) {
+    EXPECT_EQ(checkpoint.load_vector_bf16("b", 3)[n].bits, b[n].bits);
+    EXPECT_EQ(checkpoint.load_vector_bf16("h", 3)[n].bits, to_bf16(to_float(h[n])).bits);
+    EXPECT_EQ(std::bit_cast<std::uint32_t>(checkpoint.load_vector_f32("h", 3)[n]), std::bit_cast<std::uint32_t>(to_float(h[n])));
+  }
+  expect_refusal(Status::unsupported, {"i is stored as I8"}, [&] { checkpoint.load_vector_bf16("i", 3); });
+}
+
+TEST_F(Sharded, Fp8Blocks) {
+  constexpr std::int64_t kRows = 130, kCols = 2500, kScaleCols = 20;  // ragged blocks, more than one piece of a read
+  std::mt19937 random(1);
+  std::vector<std::uint8_t> codes(kRows * kCols);
+  for (auto& c : codes) do c = std::uint8_t(random()); while ((c & 127) == 127);
+  std::vector<float> scales(2 * kScaleCols);
+  for (float& s : scales) s = float(random() % 1000 + 1) / 700.0f;
+  const auto write = [&](std::vector<std::pair<std::string, Tensor>> tensors) {
+    write_safetensors(folder / "model.safetensors", tensors);
+    return Checkpoint(folder.path());
+  };
+  const Tensor weight = fp8(codes, kRows, kCols), scale = tensor(scales.data(), {2, kScaleCols});
+  const auto loaded = write({{"w", weight}, {"w_scale_inv", scale}}).load_matrix_bf16("w", kRows, kCols);
+  for (std::int64_t row = 0; row < kRows; ++row)
+    for (std::int64_t col = 0; col < kCols; ++col) {
+      const int code = codes[row * kCols + col], exponent = code >> 3 & 15;
+      const double value = (code & 128 ? -1 : 1) * (exponent ? std::pow(2.0, exponent - 7) * (1 + (code & 7) / 8.0)
+                                                             : std::pow(2.0, -6) * (code & 7) / 8.0);
+      ASSERT_EQ(loaded[row * kCols + col].bits, to_bf16(float(value) * scales[row / 128 * kScaleCols + col / 128]).bits)
+          << row << " " << col;
+    }
+  const auto load = [&](const Checkpoint& c) { c.load_matrix_bf16("w", kRows, kCols); };
+  expect_refusal(Status::missing_tensor, {"w_scale_inv is missing"}, [&] { load(write({{"w", weight}})); });
+  expect_refusal(Status::invalid_shape, {"w_scale_inv has shape [1, 40], wanted [2, 20]"},
+                 [&] { load(write({{"w", weight}, {"w_scale_inv", tensor(scales.data(), {1, 2 * kScaleCols})}})); });
+  std::vector<bf16> half(2 * kScaleCols);
+  expect_refusal(Status::unsupported, {"w_scale_inv is stored as BF16"},
+                 [&] { load(write({{"w", weight}, {"w_scale_inv", tensor(half.data(), {2, kScaleCols})}})); });
+  std::vector<float> floats(kRows * kCols);
+  expect_refusal(Status::conflict, {"w_scale_inv", "F32"},
+                 [&] { load(write({{"w", tensor(floats.data(), {kRows, kCols})}, {"w_scale_inv", scale}})); });
+  codes[129 * kCols + 2] = 0xff;
+  expect_refusal(Status::invalid_file, {"w[129][2] is NaN", "[NAN]"},
+                 [&] { load(write({{"w", weight}, {"w_scale_inv", scale}})); });
+}
+
+}  // namespace
+}  // namespace dsakit::io

@@ -1,0 +1,550 @@
+// SPDX-License-Identifier: Apache-2.0
+// AVX-512 with VNNI and BF16. Nothing here may run before kernels.cc has asked the CPU, and nothing but use_avx512
+// may leave this object.
+#include <immintrin.h>
+
+#include "kernels/kernels.hpp"
+#include "kernels/rows.hpp"
+
+namespace dsakit {
+namespace {
+
+[[gnu::always_inline]] inline std::int32_t load32(const void* p) {
+  std::int32_t x;
+  __builtin_memcpy(&x, p, 4);
+  return x;
+}
+
+/// The first n (1 to 3) bytes of four, the rest 0.
+[[gnu::always_inline]] inline std::int32_t load_few(const void* p, int n) {
+  std::int32_t x = 0;
+  for (int i = 0; i < n; ++i) x |= static_cast<const std::uint8_t*>(p)[i] << 8 * i;
+  return x;
+}
+
+[[gnu::always_inline]] inline __m512i dot_i8(__m512i sum, __m512i unsigned_bytes, __m512i signed_bytes) {
+  return _mm512_dpbusd_epi32(sum, unsigned_bytes, signed_bytes);
+}
+
+// ---- products: a tile of up to 6 rows and 64 columns has 24 accumulators, 4 panel registers and 1 broadcast ------
+// int8 and bf16 panels look the same: a group of 256 bytes holds for each of 64 columns the 4 bytes that meet 4 bytes
+// of a row of a.
+
+constexpr int kRows = 6;
+constexpr int kGroup = 256;  // bytes
+
+using Sums = __m512i[4];
+
+struct DotI8 {
+  [[gnu::always_inline]] static __m512i dot(__m512i sum, __m512i a, __m512i b) { return dot_i8(sum, a, b); }
+};
+struct DotBf16 {
+  [[gnu::always_inline]] static __m512i dot(__m512i sum, __m512i a, __m512i b) {
+    return _mm512_castps_si512(_mm512_dpbf16_ps(_mm512_castsi512_ps(sum), (__m512bh)a, (__m512bh)b));
+  }
+};
+
+/// `Lines` cache lines of what comes `ahead` bytes later are asked for at each group.
+template <class Dot, int Rows, int Lines>
+[[gnu::always_inline]] inline void sum_groups(const char* a, std::ptrdiff_t a_stride, const char* panel, int groups,
+                                              const char* ahead, Sums (&sum)[Rows]) {
+  for (int g = 0; g < groups; ++g, a += 4, panel += kGroup, ahead += Lines * 64) {
+    __m512i b[4];
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) b[j] = _mm512_loadu_si512(panel + 64 * j);
+#pragma GCC unroll 4
+    for (int l = 0; l < Lines; ++l) _mm_prefetch(ahead + 64 * l, _MM_HINT_T0);
+#pragma GCC unroll 6
+    for (int r = 0; r < Rows; ++r) {
+      const __m512i four = _mm512_set1_epi32(load32(a + r * a_stride));
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) sum[r][j] = Dot::dot(sum[r][j], four, b[j]);
+    }
+  }
+}
+
+/// What one tile of a block of k works on; strides in bytes.
+struct Tile {
+  const char* a;
+  std::ptrdiff_t a_stride;
+  const char* panel;
+  char* c;
+  std::ptrdiff_t c_stride;
+  bool add = false;
+  const std::int32_t* column_sums = nullptr;
+  int groups = 0;
+  int odd = 0;  // bf16: one more position of k
+  const char* ahead = nullptr;
+};
+
+template <int Rows, int Lines>
+void tile_bf16(const Tile& t) {
+  Sums sum[Rows];
+#pragma GCC unroll 6
+  for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) sum[r][j] = _mm512_setzero_si512();
+  sum_groups<DotBf16, Rows, Lines>(t.a, t.a_stride, t.panel, t.groups, t.ahead, sum);
+  if (t.odd)
+#pragma GCC unroll 6
+    for (int r = 0; r < Rows; ++r) {
+      const __m512i two = _mm512_set1_epi32(load_few(t.a + r * t.a_stride + 4 * t.groups, 2));
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j)
+        sum[r][j] = DotBf16::dot(sum[r][j], two, _mm512_loadu_si512(t.panel + t.groups * kGroup + 64 * j));
+    }
+#pragma GCC unroll 6
+  for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      float* c = reinterpret_cast<float*>(t.c + r * t.c_stride) + 16 * j;
+      const __m512 s = _mm512_castsi512_ps(sum[r][j]);
+      _mm512_storeu_ps(c, t.add ? _mm512_add_ps(_mm512_loadu_ps(c), s) : s);
+    }
+}
+
+template <int Rows, int Lines>
+void tile_i8(const Tile& t) {
+  Sums sum[Rows];
+#pragma GCC unroll 6
+  for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j)
+      sum[r][j] = t.add ? _mm512_loadu_si512(t.c + r * t.c_stride + 64 * j)
+                        : _mm512_sub_epi32(_mm512_setzero_si512(),
+                                           _mm512_slli_epi32(_mm512_loadu_si512(t.column_sums + 16 * j), 7));
+  sum_groups<DotI8, Rows, Lines>(t.a, t.a_stride, t.panel, t.groups, t.ahead, sum);
+#pragma GCC unroll 6
+  for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) _mm512_storeu_si512(t.c + r * t.c_stride + 64 * j, sum[r][j]);
+}
+
+template <int Rows>
+void tile_f32(const Tile& t) {
+  __m512 sum[Rows][4];
+#pragma GCC unroll 6
+  for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) sum[r][j] = _mm512_setzero_ps();
+  const char *a = t.a, *panel = t.panel;
+  const auto step = [&](auto column) __attribute__((always_inline)) {
+    __m512 b[4];
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) b[j] = column(_mm512_loadu_si512(panel + 64 * j));
+#pragma GCC unroll 6
+    for (int r = 0; r < Rows; ++r) {
+      const __m512 one = _mm512_castsi512_ps(_mm512_set1_epi32(load32(a + r * t.a_stride)));
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) sum[r][j] = _mm512_fmadd_ps(one, b[j], sum[r][j]);
+    }
+    a += 4;
+  };
+  const auto even = [](__m512i b) __attribute__((always_inline)) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(b, 16));
+  };
+  const auto odd = [](__m512i b) __attribute__((always_inline)) {
+    return _mm512_castsi512_ps(_mm512_and_si512(b, _mm512_set1_epi32(int(0xffff0000))));
+  };
+  for (int g = 0; g < t.groups; ++g, panel += kGroup) step(even), step(odd);
+  if (t.odd) step(even);
+#pragma GCC unroll 6
+  for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      float* c = reinterpret_cast<float*>(t.c + r * t.c_stride) + 16 * j;
+      _mm512_storeu_ps(c, t.add ? _mm512_add_ps(_mm512_loadu_ps(c), sum[r][j]) : sum[r][j]);
+    }
+}
+
+using TileFunction = void (*)(const Tile&);
+
+/// [lines 1, 2, 4][rows - 1]
+constexpr TileFunction kTilesBf16[3][kRows] = {
+    {tile_bf16<1, 1>, tile_bf16<2, 1>, tile_bf16<3, 1>, tile_bf16<4, 1>, tile_bf16<5, 1>, tile_bf16<6, 1>},
+    {tile_bf16<1, 2>, tile_bf16<2, 2>, tile_bf16<3, 2>, tile_bf16<4, 2>, tile_bf16<5, 2>, tile_bf16<6, 2>},
+    {tile_bf16<1, 4>, tile_bf16<2, 4>, tile_bf16<3, 4>, tile_bf16<4, 4>, tile_bf16<5, 4>, tile_bf16<6, 4>}};
+constexpr TileFunction kTilesI8[3][kRows] = {
+    {tile_i8<1, 1>, tile_i8<2, 1>, tile_i8<3, 1>, tile_i8<4, 1>, tile_i8<5, 1>, tile_i8<6, 1>},
+    {tile_i8<1, 2>, tile_i8<2, 2>, tile_i8<3, 2>, tile_i8<4, 2>, tile_i8<5, 2>, tile_i8<6, 2>},
+    {tile_i8<1, 4>, tile_i8<2, 4>, tile_i8<3, 4>, tile_i8<4, 4>, tile_i8<5, 4>, tile_i8<6, 4>}};
+constexpr TileFunction kTilesF32[3][kRows] = {
+    {tile_f32<1>, tile_f32<2>, tile_f32<3>, tile_f32<4>, tile_f32<5>, tile_f32<6>},
+    {tile_f32<1>, tile_f32<2>, tile_f32<3>, tile_f32<4>, tile_f32<5>, tile_f32<6>},
+    {tile_f32<1>, tile_f32<2>, tile_f32<3>, tile_f32<4>, tile_f32<5>, tile_f32<6>}};
+
+/// All rows meet one block of the panel before the next: 64 KiB, which stays in L2. Meanwhile the tiles ask for the
+/// block after it (behind the last block lies the next panel; asking for what is not there does no harm), each for an
+/// equal share, so that with many rows weights from DRAM cost nothing and with few they stream.
+[[gnu::always_inline]] inline void product(Tile t, int m, int groups, int block_groups, int odd, int a_group,
+                                           const TileFunction (&tiles)[3][kRows]) {
+  const int count = (m + kRows - 1) / kRows;
+  const int shape = count == 1 ? 2 : count <= 3 ? 1 : 0;
+  const char* a = t.a;
+  char* const c = t.c;
+  do {
+    t.groups = groups < block_groups ? groups : block_groups;
+    t.odd = t.groups < block_groups ? odd : 0;
+    const std::ptrdiff_t bytes = std::ptrdiff_t(t.groups) * kGroup;
+    t.ahead = t.panel + bytes;
+    for (int rest = m, left = count; left > 0; --left) {
+      const int rows = (rest + left - 1) / left;
+      tiles[shape][rows - 1](t);
+      rest -= rows;
+      t.a += rows * t.a_stride;
+      t.c += rows * t.c_stride;
+      t.ahead += t.groups * (64 << shape);
+      if (t.ahead >= t.panel + 2 * bytes) t.ahead = t.panel;
+    }
+    t.a = a += std::ptrdiff_t(t.groups) * a_group;
+    t.c = c;
+    t.panel += bytes;
+    t.add = true;
+    groups -= t.groups;
+    odd -= t.odd;
+  } while (groups + odd > 0);
+}
+
+void product_bf16(const bf16* a, std::ptrdiff_t a_stride, int m, const bf16* panel, int k, float* c,
+                  std::ptrdiff_t c_stride, bool add) noexcept {
+  product({.a = reinterpret_cast<const char*>(a),
+           .a_stride = a_stride * 2,
+           .panel = reinterpret_cast<const char*>(panel),
+           .c = reinterpret_cast<char*>(c),
+           .c_stride = c_stride * 4,
+           .add = add},
+          m, k / 2, kSumBlock / 2, k % 2, 4, kTilesBf16);
+}
+
+void product_f32(const float* a, std::ptrdiff_t a_stride, int m, const bf16* panel, int k, float* c,
+                 std::ptrdiff_t c_stride, bool add) noexcept {
+  product({.a = reinterpret_cast<const char*>(a),
+           .a_stride = a_stride * 4,
+           .panel = reinterpret_cast<const char*>(panel),
+           .c = reinterpret_cast<char*>(c),
+           .c_stride = c_stride * 4,
+           .add = add},
+          m, k / 2, kSumBlock / 2, k % 2, 8, kTilesF32);
+}
+
+void product_i8(const std::uint8_t* a, std::ptrdiff_t a_stride, int m, const std::int8_t* panel,
+                const std::int32_t* column_sums, int k, std::int32_t* c, std::ptrdiff_t c_stride) noexcept {
+  product({.a = reinterpret_cast<const char*>(a),
+           .a_stride = a_stride,
+           .panel = reinterpret_cast<const char*>(panel),
+           .c = reinterpret_cast<char*>(c),
+           .c_stride = c_stride * 4,
+           .column_sums = column_sums},
+          m, k / 4, kSumBlock / 2, 0, 4, kTilesI8);
+}
+
+// ---- the indexer: tiles of 6 keys and up to 4 blocks of 16 heads, or 12 keys and up to 2 -----------------------
+
+/// The lanes of two vectors with half as many of each: [x folded | y folded].
+[[gnu::always_inline]] inline __m512 fold8(__m512 x, __m512 y) {
+  return _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee));
+}
+
+/// Stores the folded lanes of each key: halves 8, 4, 2, 1, four keys at a time.
+template <int Keys>
+[[gnu::always_inline]] inline void store_scores(const __m512 (&lane)[Keys], float* scores) {
+#pragma GCC unroll 3
+  for (int k = 0; k < Keys; k += 4) {
+    const __m512 ab = fold8(lane[k], lane[k + 1 < Keys ? k + 1 : k]);
+    const __m512 cd = k + 2 < Keys ? fold8(lane[k + 2 < Keys ? k + 2 : k], lane[k + 3 < Keys ? k + 3 : k]) : ab;
+    const __m512 four =
+        _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));  // 4 lanes of each
+    const __m512 two = _mm512_add_ps(four, _mm512_permute_ps(four, 0x4e));
+    const __m512 one = _mm512_add_ps(two, _mm512_permute_ps(two, 0xb1));
+    const __m512i first = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 8, 4, 0);
+    const __m128 result = _mm512_castps512_ps128(_mm512_permutexvar_ps(first, one));
+    constexpr int kAll = 15;
+    _mm_mask_storeu_ps(scores + k, Keys - k >= 4 ? kAll : kAll >> (4 - (Keys - k)), result);
+  }
+}
+
+/// 128 * sum(key) of each key, negative: what the bias of the query adds to every dot.
+template <int Keys>
+[[gnu::always_inline]] inline void biases(const std::int8_t* key, std::ptrdiff_t key_stride, int dims, int* bias) {
+  const __m512i all128 = _mm512_set1_epi8(char(128));
+#pragma GCC unroll 12
+  for (int k = 0; k < Keys; ++k, key += key_stride) {
+    __m512i sum = _mm512_setzero_si512();
+    int d = 0;
+    for (; d + 64 <= dims; d += 64) sum = dot_i8(sum, all128, _mm512_loadu_si512(key + d));
+    if (d < dims) sum = dot_i8(sum, all128, _mm512_maskz_loadu_epi8(~0ull >> (64 - (dims - d)), key + d));
+    bias[k] = -_mm512_reduce_add_epi32(sum);
+  }
+}
+
+template <int Keys, int Blocks>
+[[gnu::always_inline]] inline void index_blocks(const std::uint8_t* codes, const float* weight, int dims,
+                                                const std::int8_t* key, std::ptrdiff_t key_stride, const int* bias,
+                                                __m512 (&lane)[Keys]) {
+  const std::ptrdiff_t pitch = (dims + 3) / 4 * 64;
+  __m512i dot[Keys][Blocks];
+#pragma GCC unroll 12
+  for (int k = 0; k < Keys; ++k)
+#pragma GCC unroll 4
+    for (int b = 0; b < Blocks; ++b) dot[k][b] = _mm512_set1_epi32(bias[k]);
+  const auto step = [&](auto four) __attribute__((always_inline)) {
+    __m512i q[Blocks];
+#pragma GCC unroll 4
+    for (int b = 0; b < Blocks; ++b) q[b] = _mm512_load_si512(codes + b * pitch);
+#pragma GCC unroll 12
+    for (int k = 0; k < Keys; ++k) {
+      const __m512i x = _mm512_set1_epi32(four(key + k * key_stride));
+#pragma GCC unroll 4
+      for (int b = 0; b < Blocks; ++b) dot[k][b] = dot_i8(dot[k][b], q[b], x);
+    }
+    codes += 64, key += 4;
+  };
+  for (int d = 0; d < dims / 4; ++d) step(load32);
+  if (dims % 4) step([dims](const void* p) { return load_few(p, dims % 4); });
+#pragma GCC unroll 4
+  for (int b = 0; b < Blocks; ++b) {
+    const __m512 w = _mm512_loadu_ps(weight + 16 * b);
+#pragma GCC unroll 12
+    for (int k = 0; k < Keys; ++k)
+      lane[k] = _mm512_fmadd_ps(w, _mm512_cvtepi32_ps(_mm512_max_epi32(dot[k][b], _mm512_setzero_si512())), lane[k]);
+  }
+}
+
+template <int Keys, int Blocks>
+[[gnu::always_inline]] inline void index_blocks(const float* values, const float* weight, int dims, const float* key,
+                                                std::ptrdiff_t key_stride, const int*, __m512 (&lane)[Keys]) {
+  __m512 dot[Keys][Blocks];
+#pragma GCC unroll 12
+  for (int k = 0; k < Keys; ++k)
+#pragma GCC unroll 4
+    for (int b = 0; b < Blocks; ++b) dot[k][b] = _mm512_setzero_ps();
+  for (int d = 0; d < dims; ++d, values += 16, ++key) {
+    __m512 q[Blocks];
+#pragma GCC unroll 4
+    for (int b = 0; b < Blocks; ++b) q[b] = _mm512_loadu_ps(values + b * (16 * std::ptrdiff_t(dims)));
+#pragma GCC unroll 12
+    for (int k = 0; k < Keys; ++k) {
+      const __m512 x = _mm512_set1_ps(key[k * key_stride]);
+#pragma GCC unroll 4
+      for (int b = 0; b < Blocks; ++b) dot[k][b] = _mm512_fmadd_ps(q[b], x, dot[k][b]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int b = 0; b < Blocks; ++b) {
+    const __m512 w = _mm512_loadu_ps(weight + 16 * b);
+#pragma GCC unroll 12
+    for (int k = 0; k < Keys; ++k)  // max(0, NaN) is NaN: the second operand
+      lane[k] = _mm512_fmadd_ps(w, _mm512_max_ps(_mm512_setzero_ps(), dot[k][b]), lane[k]);
+  }
+}
+
+std::ptrdiff_t block_pitch(const IndexQueryI8& q) { return (q.dims + 3) / 4 * 64; }
+std::ptrdiff_t block_pitch(const IndexQueryF32& q) { return std::ptrdiff_t(q.dims) * 16; }
+const std::uint8_t* operand(const IndexQueryI8& q) { return q.codes; }
+const float* operand(const IndexQueryF32& q) { return q.values; }
+
+/// `Keys` keys against all heads: groups of 4 blocks, then the rest.
+template <int Keys, int Rest, class Query, class Key>
+void index_keys(const Query& query, const Key* key, std::ptrdiff_t key_stride, float* scores) {
+  int bias[Keys];
+  if constexpr (sizeof(Key) == 1) biases<Keys>(key, key_stride, query.dims, bias);
+  __m512 lane[Keys];
+#pragma GCC unroll 12
+  for (int k = 0; k < Keys; ++k) lane[k] = _mm512_setzero_ps();
+  const auto* q = operand(query);
+  const float* weight = query.weight;
+  if constexpr (Keys <= 6)
+    for (int groups = query.head_blocks / 4; groups > 0; --groups, q += 4 * block_pitch(query), weight += 64)
+      index_blocks<Keys, 4>(q, weight, query.dims, key, key_stride, bias, lane);
+  if constexpr (Rest > 0) index_blocks<Keys, Rest>(q, weight, query.dims, key, key_stride, bias, lane);
+  store_scores<Keys>(lane, scores);
+}
+
+template <int Rest, class Query, class Key>
+void index_all(const Query& query, const Key* key, std::ptrdiff_t key_stride, int count, float* scores) {
+  constexpr void (*few[])(const Query&, const Key*, std::ptrdiff_t, float*) = {
+      nullptr,
+      index_keys<1, Rest, Query, Key>,
+      index_keys<2, Rest, Query, Key>,
+      index_keys<3, Rest, Query, Key>,
+      index_keys<4, Rest, Query, Key>,
+      index_keys<5, Rest, Query, Key>};
+  if constexpr (Rest == 1 || Rest == 2)
+    if (query.head_blocks == Rest)
+      for (; count >= 12; count -= 12, key += 12 * key_stride, scores += 12)
+        index_keys<12, Rest>(query, key, key_stride, scores);
+  for (; count >= 6; count -= 6, key += 6 * key_stride, scores += 6)
+    index_keys<6, Rest>(query, key, key_stride, scores);
+  if (count > 0) few[count](query, key, key_stride, scores);
+}
+
+template <class Query, class Key>
+void index_scores(const Query& query, const Key* key, std::ptrdiff_t key_stride, int count, float* scores) noexcept {
+  switch (query.head_blocks % 4) {
+    case 0: return index_all<0>(query, key, key_stride, count, scores);
+    case 1: return index_all<1>(query, key, key_stride, count, scores);
+    case 2: return index_all<2>(query, key, key_stride, count, scores);
+    case 3: return index_all<3>(query, key, key_stride, count, scores);
+  }
+}
+
+/// order_key of sixteen scores: adding +0 makes -0 +0.
+[[gnu::always_inline]] inline __m512i order_keys(__m512 score) {
+  const __m512i u = _mm512_castps_si512(_mm512_add_ps(score, _mm512_setzero_ps()));
+  const __m512i flip = _mm512_or_si512(_mm512_srai_epi32(u, 31), _mm512_set1_epi32(int(0x80000000)));
+  return _mm512_maskz_xor_epi32(_mm512_cmp_ps_mask(score, score, _CMP_ORD_Q), u, flip);
+}
+
+int append_candidates(const float* scores, int count, std::uint32_t first, std::uint32_t floor,
+                      std::uint64_t* out) noexcept {
+  const __m512i least = _mm512_set1_epi32(int(floor));
+  const __m512i iota = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  std::uint64_t* const begin = out;
+  for (int i = 0; i < count; i += 16) {
+    const __mmask16 inside = count - i >= 16 ? 0xffff : (1u << (count - i)) - 1;
+    const __m512i key = order_keys(_mm512_maskz_loadu_ps(inside, scores + i));
+    const unsigned pass = _mm512_mask_cmpge_epu32_mask(inside, key, least);
+    if (pass == 0) [[likely]] continue;
+    const __m512i position = _mm512_add_epi32(_mm512_set1_epi32(int(first + unsigned(i))), iota);
+    const __m512i flipped = _mm512_andnot_si512(position, _mm512_set1_epi32(-1));
+    const auto append = [&](__m256i high, __m256i low, unsigned mask) __attribute__((always_inline)) {
+      const __m512i all = _mm512_or_si512(_mm512_slli_epi64(_mm512_cvtepu32_epi64(high), 32), _mm512_cvtepu32_epi64(low));
+      const int n = __builtin_popcount(mask);
+      // Compressed in a register: storing compressed is microcode on Zen 4.
+      _mm512_mask_storeu_epi64(out, __mmask8((1u << n) - 1), _mm512_maskz_compress_epi64(__mmask8(mask), all));
+      out += n;
+    };
+    append(_mm512_castsi512_si256(key), _mm512_castsi512_si256(flipped), pass & 255);
+    append(_mm512_extracti64x4_epi64(key, 1), _mm512_extracti64x4_epi64(flipped, 1), pass >> 8);
+  }
+  return int(out - begin);
+}
+
+// ---- rows of the cache to panels: transposed as 32-bit pairs, sixteen rows at a time --------------------------------
+// Rows lie anywhere in a big cache, so the rows sixteen ahead are asked for while these are worked on.
+
+/// 32 elements from c on (the `rest` that exist, else 0) as sixteen pairs of bf16.
+[[gnu::always_inline]] inline __m512i load_pairs(const bf16* row, int rest) {
+  if (rest >= 32) return _mm512_loadu_si512(row);
+  return _mm512_maskz_loadu_epi16((1u << rest) - 1, row);
+}
+
+[[gnu::always_inline]] inline __m512 float_of(__m128i codes) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes)); }
+
+/// Sixteen codes, the first `rest`.
+[[gnu::always_inline]] inline __m128i load_codes(const std::int8_t* row, int rest) {
+  if (rest >= 16) return _mm_loadu_si128(reinterpret_cast<const __m128i*>(row));
+  return _mm_maskz_loadu_epi8(rest <= 0 ? 0 : (1u << rest) - 1, row);
+}
+
+[[gnu::always_inline]] inline __m512i load_pairs(const std::int8_t* row, int rest) {
+  return (__m512i)_mm512_cvtne2ps_pbh(float_of(load_codes(row + 16, rest - 16)), float_of(load_codes(row, rest)));
+}
+
+template <class T>
+[[gnu::always_inline]] inline void ask_for(const T* row, int c, int dims) {
+  if (c < dims) _mm_prefetch(reinterpret_cast<const char*>(row + c), _MM_HINT_T0);
+}
+
+/// x[i][j] and x[j][i] change places.
+[[gnu::always_inline]] inline void transpose16(__m512i (&x)[16]) {
+  __m512i y[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+    y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    x[i] = _mm512_unpacklo_epi64(y[i], y[i + 2]);
+    x[i + 1] = _mm512_unpackhi_epi64(y[i], y[i + 2]);
+    x[i + 2] = _mm512_unpacklo_epi64(y[i + 1], y[i + 3]);
+    x[i + 3] = _mm512_unpackhi_epi64(y[i + 1], y[i + 3]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    y[i] = _mm512_shuffle_i32x4(x[i], x[i + 4], 0x88);
+    y[i + 4] = _mm512_shuffle_i32x4(x[i], x[i + 4], 0xdd);
+    y[i + 8] = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0x88);
+    y[i + 12] = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0xdd);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    x[i] = _mm512_shuffle_i32x4(y[i], y[i + 8], 0x88);
+    x[i + 8] = _mm512_shuffle_i32x4(y[i], y[i + 8], 0xdd);
+    x[i + 4] = _mm512_shuffle_i32x4(y[i + 4], y[i + 12], 0x88);
+    x[i + 12] = _mm512_shuffle_i32x4(y[i + 4], y[i + 12], 0xdd);
+  }
+}
+
+template <class T>
+void transpose(const T* const* rows, int count, int dims, bf16* panel) noexcept {
+  const int pairs = (dims + 1) / 2;
+  for (int j = 0; j < kPanel; j += 16)
+    for (int c = 0; c < dims; c += 32) {
+      __m512i x[16];
+#pragma GCC unroll 16
+      for (int r = 0; r < 16; ++r) {
+        x[r] = j + r < count ? load_pairs(rows[j + r] + c, dims - c) : _mm512_setzero_si512();
+        if (j + r + 16 < count) ask_for(rows[j + r + 16], c, dims);
+      }
+      transpose16(x);
+      bf16* out = panel + std::ptrdiff_t(c) * kPanel + 2 * j;
+      const int n = pairs - c / 2;
+#pragma GCC unroll 16
+      for (int p = 0; p < 16; ++p)
+        if (p < n) _mm512_storeu_si512(out + p * (2 * kPanel), x[p]);
+    }
+}
+
+/// Sixteen columns of two rows, interleaved.
+[[gnu::always_inline]] inline __m512i load_sixteen(const bf16* row, int rest) {
+  if (rest >= 16) return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(row)));
+  return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(rest <= 0 ? 0 : (1u << rest) - 1, row));
+}
+[[gnu::always_inline]] inline __m512i load_sixteen(const std::int8_t* row, int rest) {
+  return _mm512_srli_epi32(_mm512_castps_si512(float_of(load_codes(row, rest))), 16);
+}
+
+template <class T>
+void interleave(const T* const* rows, int count, int dims, bf16* panels) noexcept {
+  constexpr int kAhead = 16;
+  const std::ptrdiff_t pitch = std::ptrdiff_t(count + 1) / 2 * (2 * kPanel);
+  for (int j = 0; j < count; j += 2, panels += 2 * kPanel) {
+    const T* even = rows[j];
+    const T* odd = j + 1 < count ? rows[j + 1] : nullptr;
+    bf16* out = panels;
+    for (int c = 0; c < dims; c += kPanel, out += pitch) {
+      if (j + kAhead + 1 < count)
+        for (int line = 0; line < kPanel * int(sizeof(T)); line += 64) {
+          ask_for(rows[j + kAhead], c + line / int(sizeof(T)), dims);
+          ask_for(rows[j + kAhead + 1], c + line / int(sizeof(T)), dims);
+        }
+#pragma GCC unroll 4
+      for (int s = 0; s < kPanel; s += 16) {
+        const int rest = dims - c - s;
+        const __m512i low = load_sixteen(even + c + s, rest);
+        const __m512i high = odd ? _mm512_slli_epi32(load_sixteen(odd + c + s, rest), 16) : _mm512_setzero_si512();
+        _mm512_storeu_si512(out + 2 * s, _mm512_or_si512(low, high));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void use_avx512(Kernels& k) {
+  use_rows(k);
+  k.product_bf16 = product_bf16;
+  k.product_f32 = product_f32;
+  k.product_i8 = product_i8;
+  k.index_scores_i8 = index_scores<IndexQueryI8, std::int8_t>;
+  k.index_scores_f32 = index_scores<IndexQueryF32, float>;
+  k.append_candidates = append_candidates;
+  k.transpose_bf16 = transpose<bf16>;
+  k.transpose_i8 = transpose<std::int8_t>;
+  k.interleave_bf16 = interleave<bf16>;
+  k.interleave_i8 = interleave<std::int8_t>;
+}
+
+}  // namespace dsakit

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "dsakit/tensor.hpp"
+
+namespace dsakit {
+
+inline constexpr int kPanel = 64;      // columns of a weight panel
+inline constexpr int kSumBlock = 512;  // inner positions per partial sum of a floating-point product
+
+/// One index query, arranged for every instruction set at once: heads in blocks of 16 (missing heads: code 128,
+/// weight 0), dims in fours (missing dims: any), biased by +128 so that u8 x i8 dot instructions apply.
+struct IndexQueryI8 {
+  const std::uint8_t* codes;  // [head_blocks][ceil(dims/4)][16][4], 64-byte aligned
+  const float* weight;        // [head_blocks*16], w[h] * scale_q[h]
+  int head_blocks;
+  int dims;
+};
+
+/// The same in fp32: codes become values [head_blocks][dims][16], missing heads 0.
+struct IndexQueryF32 {
+  const float* values;
+  const float* weight;
+  int head_blocks;
+  int dims;
+};
+
+/// Everything here that depends on an instruction set, on one screen. To port to a new CPU, write better
+/// functions for some of these. Pointers, strides (in elements) and counts only; nothing here allocates,
+/// throws or starts a thread. "Same bits" = on every rung.
+struct Kernels {
+  const char* isa;
+
+  // ---- products with one panel of 64 columns: c[i][j] = sum_k a[i][k] * panel[k][j], i < m, j < 64 --------------
+  // The sum over k is cut in blocks of kSumBlock, each starting at +0; block sums are added ascending. With `add`
+  // they are added to what c holds. Rows of a are independent: the bits of a row do not depend on m.
+
+  /// bf16 panel [ceil(k/2)][64][2], zero padded; a is not read past k. Bits per rung.
+  void (*product_bf16)(const bf16* a, std::ptrdiff_t a_stride, int m, const bf16* panel, int k, float* c,
+                       std::ptrdiff_t c_stride, bool add) noexcept;
+  /// The same panel, fp32 a, one fma chain per block, k ascending. Same bits.
+  void (*product_f32)(const float* a, std::ptrdiff_t a_stride, int m, const bf16* panel, int k, float* c,
+                      std::ptrdiff_t c_stride, bool add) noexcept;
+  /// int8 panel [k/4][64][4], k a multiple of 4; a biased by +128; exact: the kernel takes 128 * column_sums off.
+  void (*product_i8)(const std::uint8_t* a, std::ptrdiff_t a_stride, int m, const std::int8_t* panel,
+                     const std::int32_t* column_sums, int k, std::int32_t* c, std::ptrdiff_t c_stride) noexcept;
+
+  // ---- the indexer ------------------------------------------------------------------------------------------------
+  // scores[s] = sum_h weight[h] * relu(dot(query[h], key[s])): sixteen fma lanes (head h in lane h mod 16, ascending)
+  // folded in halves 8, 4, 2, 1. Same bits. A key is not read past dims.
+
+  void (*index_scores_i8)(const IndexQueryI8& query, const std::int8_t* key, std::ptrdiff_t key_stride, int count,
+                          float* scores) noexcept;
+  /// Each dot is one fp32 chain from +0, dims ascending. relu keeps NaN.
+  void (*index_scores_f32)(const IndexQueryF32& query, const float* key, std::ptrdiff_t key_stride, int count,
+                           float* scores) noexcept;
+  /// Appends candidate(order_key(scores[i]), first + i) (order.hpp) for every i with order_key >= floor, ascending i;
+  /// returns how many. `out` has room for count.
+  int (*append_candidates)(const float* scores, int count, std::uint32_t first, std::uint32_t floor,
+                           std::uint64_t* out) noexcept;
+
+  // ---- rows: same bits ----------------------------------------------------------------------------------------------
+  // Canonical row sum: sixteen fp32 lanes from +0, element i in lane i mod 16, lane = lane + term, folded in halves.
+
+  /// Canonical sum of fp32(fp32(x*x) * each).
+  float (*sum_squares)(const float* x, std::int64_t n, float each) noexcept;
+  /// Canonical sum of fp32(x * each).
+  float (*sum)(const float* x, std::int64_t n, float each) noexcept;
+  /// max |x|; NaN elements are passed over; 0 for n = 0.
+  float (*max_abs)(const float* x, std::int64_t n) noexcept;
+  /// codes = sat8(rint(fp32(x * multiplier))), NaN -> 0.
+  void (*quantize)(const float* x, std::int64_t n, float multiplier, std::int8_t* codes) noexcept;
+  /// y = fp32(fp32(float(acc) * row_scale) * column_scale[j]).
+  void (*dequantize)(const std::int32_t* acc, std::int64_t n, float row_scale, const float* column_scale,
+                     float* y) noexcept;
+  void (*widen_bf16)(const bf16* x, std::int64_t n, float* y) noexcept;
+  void (*widen_f16)(const f16* x, std::int64_t n, float* y) noexcept;
+  /// Nearest, ties to even, subnormals kept, NaN stays NaN.
+  void (*round_bf16)(const float* x, std::int64_t n, bf16* y) noexcept;
+
+  // ---- attention over one chunk of list positions; bits per rung ----------------------------------------------------
+
+  /// In place on one row of scores: x = fp32(x * scale), m = max, x = exp(x - m), returns the canonical sum of x.
+  /// exp within 2 ulp; below -87.3 it may flush to 0.
+  float (*softmax)(float* x, int n, float scale, float* maximum) noexcept;
+  /// y += x * scale (fma), element-wise.
+  void (*multiply_add)(const float* x, const float* scale, int n, float* y) noexcept;
+  /// y = bf16(x * scale), element-wise; scale null: 1.
+  void (*multiply_round)(const float* x, const float* scale, int n, bf16* y) noexcept;
+  /// Rows to the panel of their transpose: panel[c/2][j][c%2] = rows[j][c], j < count <= 64, c < dims; columns from
+  /// count to 63 and an odd last c are 0. Every row pointer is valid. int8 codes become bf16 exactly.
+  void (*transpose_bf16)(const bf16* const* rows, int count, int dims, bf16* panel) noexcept;
+  void (*transpose_i8)(const std::int8_t* const* rows, int count, int dims, bf16* panel) noexcept;
+  /// Rows to panels as a weight [count, dims]: panels[c/64][j/2][c%64][j%2] = rows[j][c]; j from count up to an even
+  /// number and columns past dims are 0. Panel pitch ceil(count/2)*128 elements.
+  void (*interleave_bf16)(const bf16* const* rows, int count, int dims, bf16* panels) noexcept;
+  void (*interleave_i8)(const std::int8_t* const* rows, int count, int dims, bf16* panels) noexcept;
+};
+
+/// The rungs this machine can run, generic first: what tests and benchmarks walk.
+std::span<const Kernels* const> supported_kernels();
+/// By name; null when unknown or not supported here.
+const Kernels* find_kernels(std::string_view isa);
+
+// One per file in src/kernels/. Each rung starts from the one below and improves on it.
+void use_generic(Kernels&);
+void use_avx2(Kernels&);
+void use_avx512(Kernels&);
+
+}  // namespace dsakit

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "dsakit/error.hpp"
+#include "dsakit/model.hpp"
+#include "io/config.hpp"
+
+namespace dsakit {
+
+enum class Mode { dense_bf16, sparse_bf16, sparse_w8a8 };  // indices of kModes
+
+constexpr bool is_sparse(Mode m) { return m != Mode::dense_bf16; }
+constexpr bool is_quantised(Mode m) { return m == Mode::sparse_w8a8; }
+constexpr std::string_view name_of(Mode m) { return kModes[int(m)]; }
+
+/// The mode of this name, if a model of this kind can run in it.
+inline Mode mode_of(std::string_view name, const io::ModelConfig& config) {
+  for (const Mode m : {Mode::dense_bf16, Mode::sparse_bf16, Mode::sparse_w8a8}) {
+    if (name != name_of(m)) continue;
+    if (is_sparse(m) && config.index_topk == 0)
+      throw Error(Status::unsupported, "model", "mode", "", "is " + std::string(name), "dense_bf16",
+                  "config.json has no index_topk");
+    if (is_quantised(m) && (config.index_head_dim & (config.index_head_dim - 1)) != 0)
+      throw Error(Status::unsupported, "model", "mode", "", "is sparse_w8a8", "dense_bf16 or sparse_bf16",
+                  "its Hadamard rotation needs a power of two for index_head_dim, which is " +
+                      std::to_string(config.index_head_dim));
+    return m;
+  }
+  throw Error(Status::invalid_argument, "model", "mode", "", "is " + std::string(name.substr(0, 120)),
+              "dense_bf16, sparse_bf16 or sparse_w8a8");
+}
+
+}  // namespace dsakit

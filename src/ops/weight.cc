@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/weight.hpp"
+
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "dsakit/packed_weight.hpp"
+
+namespace dsakit {
+namespace {
+
+std::int64_t packed_bytes(DType dtype, std::int64_t k, std::int64_t n) {
+  return dtype == DType::i8 ? packed_bytes_i8(k, n) : packed_bytes_bf16(k, n);
+}
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+std::int64_t Weight::scratch_bytes() const {
+  if (packed) return 0;
+  return dtype == DType::i8 ? panel_elements_i8(k) + kPanel * 4 : panel_elements_bf16(k) * 2;
+}
+
+const bf16* Weight::panel_bf16(std::int64_t matrix, std::int64_t panel, std::byte* scratch) const {
+  if (packed)
+    return reinterpret_cast<const bf16*>(packed + matrix * batch_stride) + panel * panel_elements_bf16(k);
+  MatrixSource s = source;
+  s.data = static_cast<const std::byte*>(s.data) + matrix * batch_stride;
+  bf16* out = reinterpret_cast<bf16*>(scratch);
+  pack_panel_bf16(s, panel, out);
+  return out;
+}
+
+Weight::PanelI8 Weight::panel_i8(std::int64_t panel, std::byte* scratch) const {
+  if (packed) {
+    const auto* codes = reinterpret_cast<const std::int8_t*>(packed);
+    const auto* sums = reinterpret_cast<const std::int32_t*>(codes + panels() * panel_elements_i8(k));
+    return {codes + panel * panel_elements_i8(k), sums + panel * kPanel};
+  }
+  auto* codes = reinterpret_cast<std::int8_t*>(scratch);
+  auto* sums = reinterpret_cast<std::int32_t*>(codes + panel_elements_i8(k));
+  pack_panel_i8(source, panel, codes, sums);
+  return {codes, sums};
+}
+
+float Weight::at(std::int64_t matrix, std::int64_t row, std::int64_t column) const {
+  std::int64_t offset;
+  const std::byte* base;
+  if (packed) {
+    base = packed + matrix * batch_stride;
+    const std::int64_t group = dtype == DType::i8 ? 4 : 2;
+    const std::int64_t panel = dtype == DType::i8 ? panel_elements_i8(k) : panel_elements_bf16(k);
+    offset = column / kPanel * panel + (row / group * kPanel + column % kPanel) * group + row % group;
+  } else {
+    base = static_cast<const std::byte*>(source.data) + matrix * batch_stride;
+    const std::int64_t c0 = dtype == DType::i8 ? 32 : 16;
+    offset = source.nz ? column / c0 * ceil_div(k, 16) * 16 * c0 + row * c0 + column % c0
+                       : row * source.row_stride + column;
+  }
+  return dtype == DType::i8 ? float(reinterpret_cast<const std::int8_t*>(base)[offset])
+                            : to_float(reinterpret_cast<const bf16*>(base)[offset]);
+}
+
+Weight check_weight(const Check& check, const Tensor& t, const char* name, DType dtype, std::int64_t batch,
+                    std::int64_t k, std::int64_t n, const char* why) {
+  check.required(t, name);
+  check.dtype(t, name, {dtype});
+  Weight w{.dtype = dtype, .k = k, .n = n, .batch = batch > 0 ? batch : 1};
+  const std::int64_t c0 = dtype == DType::i8 ? 32 : 16, size = size_of(dtype);
+  if (t.format == Format::ND && t.rank == 4 && batch == 0) {
+    check.readable(t, name);
+    check.shape(t, name, {ceil_div(n, c0), ceil_div(k, 16), 16, c0}, "FRACTAL_NZ storage of [K, N]");
+    Tensor plain = t;
+    make_contiguous(plain);
+    if (!same_storage(plain, t) && t.elements() != 0)
+      check.fail(Status::invalid_stride, name, "", "is FRACTAL_NZ storage with gaps", "contiguous memory");
+    w.source = {t.data, 0, true, k, n};
+    return w;
+  }
+  check.readable(t, name);
+  if (batch > 0) check.shape(t, name, {batch, k, n}, why);
+  else check.shape(t, name, {k, n}, why);
+  if (t.format == Format::packed) {
+    w.packed = static_cast<const std::byte*>(t.data);
+    w.batch_stride = packed_bytes(dtype, k, n);
+  } else if (t.format == Format::NZ) {
+    w.source = {t.data, 0, true, k, n};
+    w.batch_stride = ceil_div(n, c0) * ceil_div(k, 16) * 16 * c0 * size;
+  } else {
+    w.source = {t.data, t.stride[t.rank - 2], false, k, n};
+    w.batch_stride = batch > 0 ? t.stride[0] * size : 0;
+    if (batch == 0) check.chip(false, name, "is row-major", "FRACTAL_NZ");
+  }
+  return w;
+}
+
+PackedWeight::PackedWeight(const Tensor& t) {
+  const Check check("pack_weight", Level::portable);
+  check.required(t, "weight");
+  check.dtype(t, "weight", {DType::bf16, DType::i8});
+  if (t.rank != 2 && t.rank != 3)
+    check.fail(Status::invalid_shape, "weight", "", "has rank " + std::to_string(t.rank), "2 ([K, N]) or 3 ([B, K, N])");
+  const bool stack = t.rank == 3;
+  if (t.format == Format::packed) check.fail(Status::invalid_argument, "weight", "", "is packed already", "ND or NZ");
+  if (stack && t.dtype == DType::i8)
+    check.fail(Status::invalid_shape, "weight", "", "is a stack of int8 matrices", "[K, N]", "stacks are bfloat16");
+  const std::int64_t k = t.shape[t.rank - 2], n = t.shape[t.rank - 1], batch = stack ? t.shape[0] : 0;
+  const Weight w = check_weight(check, t, "weight", t.dtype, batch, k, n, "");
+  const std::int64_t one = packed_bytes(t.dtype, k, n);
+  bytes_ = std::size_t(one * w.batch);
+
+  // Streamed once per call by the kernels: huge pages, where the system has them, save most of the TLB misses.
+  constexpr std::size_t kHugePage = std::size_t(2) << 20;
+  const std::size_t align = bytes_ >= kHugePage ? kHugePage : 64;
+  const std::size_t reserved = (bytes_ + align - 1) / align * align;
+  void* memory = reserved ? std::aligned_alloc(align, reserved) : nullptr;
+  if (reserved && !memory)
+    check.fail(Status::out_of_memory, "weight", "", "needs " + std::to_string(bytes_) + " bytes packed",
+               "memory the system can give");
+  if (align == kHugePage) madvise(memory, reserved, MADV_HUGEPAGE);
+  memory_ = std::shared_ptr<std::byte[]>(static_cast<std::byte*>(memory), [](std::byte* p) { std::free(p); });
+
+  for (std::int64_t b = 0; b < w.batch; ++b) {
+    std::byte* out = memory_.get() + b * one;
+    MatrixSource source = w.source;
+    source.data = static_cast<const std::byte*>(source.data) + b * w.batch_stride;
+    for (std::int64_t p = 0; p < w.panels(); ++p) {
+      if (t.dtype == DType::bf16) {
+        pack_panel_bf16(source, p, reinterpret_cast<bf16*>(out) + p * panel_elements_bf16(k));
+      } else {
+        auto* codes = reinterpret_cast<std::int8_t*>(out);
+        auto* sums = reinterpret_cast<std::int32_t*>(codes + w.panels() * panel_elements_i8(k));
+        pack_panel_i8(source, p, codes + p * panel_elements_i8(k), sums + p * kPanel);
+      }
+    }
+  }
+  tensor_ = t;
+  tensor_.data = memory_.get();
+  tensor_.format = Format::packed;
+  tensor_.read_only = true;
+  make_contiguous(tensor_);
+}
+
+}  // namespace dsakit

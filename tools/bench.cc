@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "commands.hpp"
+#include "dsakit/context.hpp"
+#include "dsakit/error.hpp"
+#include "kernels/roof.hpp"
+
+namespace dsakit::tools {
+namespace {
+
+/// Median of at least five runs and about a third of a second, after one to warm up.
+double median_seconds(const std::function<void(Context&)>& call, Context& context) {
+  using clock = std::chrono::steady_clock;
+  auto once = [&] {
+    const auto start = clock::now();
+    call(context);
+    return std::chrono::duration<double>(clock::now() - start).count();
+  };
+  once();
+  std::vector<double> times;
+  for (double total = 0; times.size() < 5 || (total < 0.35 && times.size() < 200); total += times.back())
+    times.push_back(once());
+  std::nth_element(times.begin(), times.begin() + std::ptrdiff_t(times.size() / 2), times.end());
+  return times[times.size() / 2];
+}
+
+std::vector<BenchCase> all_cases() {
+  std::vector<BenchCase> cases;
+#define DSAKIT_OP(name, Type) bench_##name(cases);
+#include "ops/ops.inc"
+#undef DSAKIT_OP
+  return cases;
+}
+
+}  // namespace
+
+int bench(const BenchOptions& options) {
+  const std::vector<BenchCase> cases = all_cases();
+  for (const std::string& wish : options.operators)
+    if (std::ranges::none_of(cases, [&](const BenchCase& c) { return c.op == wish; }))
+      throw Error(Status::invalid_argument, "bench", "OPERATOR", "", "is " + wish.substr(0, 120), "an operator's name");
+
+  std::vector<int> counts = {1};
+  if (const int all = default_context().threads(); options.threads > 0) counts = {options.threads};
+  else if (all > 1) counts.push_back(all);
+
+  nlohmann::ordered_json report = nlohmann::ordered_json::array();
+  for (const int threads : counts) {
+    Context context({.threads = threads});
+    const Roof roof = measure_roof(*find_kernels(context.isa()), threads);
+    if (!options.json) {
+      fmt::print("{} thread{}, {}: memory {:.1f} GB/s, int8 {:.0f} GOP/s, bf16 {:.0f} GFLOP/s (measured in this run)\n\n",
+                 threads, threads > 1 ? "s" : "", context.isa(), roof.read_bytes / 1e9, roof.i8_ops / 1e9,
+                 roof.bf16_flops / 1e9);
+      fmt::print("{:<32}{:<24}{:>12}{:>9}{:>9}{:>12}{:>9}\n", "operator", "size", "time", "GB/s", "GOP/s", "floor", "share");
+    }
+    for (const BenchCase& c : cases) {
+      if (!options.operators.empty() && std::ranges::find(options.operators, c.op) == options.operators.end()) continue;
+      if (options.quick && c.size.find("t=1") != 0 && c.size.find("8192 t=1") == std::string::npos) continue;
+      const double seconds = median_seconds(c.prepare(), context);
+      const double floor = std::max(c.bytes / roof.read_bytes, c.i8_ops / roof.i8_ops + c.bf16_flops / roof.bf16_flops);
+      const double ops = c.i8_ops + c.bf16_flops;
+      if (options.json)
+        report.push_back({{"operator", c.op}, {"size", c.size}, {"threads", threads}, {"isa", context.isa()},
+                          {"seconds", seconds}, {"bytes_per_second", c.bytes / seconds}, {"ops_per_second", ops / seconds},
+                          {"floor_seconds", floor}, {"share_of_floor", floor / seconds}});
+      else
+        fmt::print("{:<32}{:<24}{:>9.1f} us{:>9.1f}{:>9.0f}{:>9.1f} us{:>7.0f} %\n", c.op, c.size, seconds * 1e6,
+                   c.bytes / seconds / 1e9, ops / seconds / 1e9, floor * 1e6, 100 * floor / seconds);
+      std::fflush(stdout);
+    }
+    if (!options.json) fmt::print("\n");
+  }
+  if (options.json) fmt::print("{}\n", report.dump(2));
+  return 0;
+}
+
+}  // namespace dsakit::tools

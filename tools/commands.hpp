@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+// The subcommands of `dsakit`, each in its own file. They print to stdout and throw dsakit::Error.
+namespace dsakit::tools {
+
+struct RunOptions {
+  std::string model, text;         // "": the small model that comes with dsakit; its heldout.txt
+  std::vector<std::string> modes;  // empty: all
+  std::int64_t context = 1024;
+  std::int64_t generate = 0;
+  double temperature = 0;
+  std::uint64_t seed = 0;
+  bool json = false;
+};
+int run(const RunOptions&);
+
+struct BenchOptions {
+  std::vector<std::string> operators;  // empty: all
+  int threads = 0;                     // 0: one thread, then all
+  bool quick = false;
+  bool json = false;
+};
+int bench(const BenchOptions&);
+
+struct DemoOptions {
+  bool quick = false;  // a tenth of the text, fewer needles, one layer at 8K positions
+  std::string text;    // "": the model's heldout.txt
+};
+int demo(const DemoOptions&);
+
+int info(bool json);
+
+/// The folder of the small trained model, beside the program or above it.
+std::string small_model();
+
+/// One line that is rewritten while long work goes on; silent when stderr is not a terminal.
+class Progress {
+ public:
+  explicit Progress(std::string what);
+  ~Progress();
+  void at(double share);  // 0..1
+
+ private:
+  std::string what_;
+  bool terminal_;
+  int shown_ = -1;
+};
+
+}  // namespace dsakit::tools

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "commands.hpp"
+#include "dsakit/context.hpp"
+#include "dsakit/error.hpp"
+#include "dsakit/version.hpp"
+#include "kernels/kernels.hpp"
+
+namespace dsakit::tools {
+
+int info(bool json) {
+  Context& context = default_context();
+  nlohmann::ordered_json j = {{"version", DSAKIT_VERSION}, {"isa", context.isa()}, {"threads", context.threads()}};
+  for (const Kernels* k : supported_kernels()) j["isas"].push_back(k->isa);
+  if (json) {
+    fmt::print("{}\n", j.dump(2));
+    return 0;
+  }
+  for (auto& [key, value] : j.items()) fmt::print("{:10} {}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
+  return 0;
+}
+
+std::string small_model() {
+  namespace fs = std::filesystem;
+  const fs::path program = fs::read_symlink("/proc/self/exe").parent_path();
+  for (const char* way : {"../models", "../../models", "../share/dsakit/models"})
+    if (const fs::path folder = program / way / "tiny-dsa"; fs::exists(folder / "config.json"))
+      return folder.lexically_normal().string();
+  throw Error(Status::invalid_path, "dsakit", "MODEL", "", "is missing and no model lies beside the program",
+              "a checkpoint folder");
+}
+
+Progress::Progress(std::string what) : what_(std::move(what)), terminal_(isatty(STDERR_FILENO)) { at(0); }
+
+Progress::~Progress() {
+  if (terminal_) fmt::print(stderr, "\r\033[K");
+}
+
+void Progress::at(double share) {
+  const int percent = int(100 * share);
+  if (!terminal_ || percent == shown_) return;
+  shown_ = percent;
+  fmt::print(stderr, "\r{} {:3} %", what_, percent);
+  std::fflush(stderr);
+}
+
+}  // namespace dsakit::tools

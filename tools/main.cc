@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <new>
+
+#include "commands.hpp"
+#include "dsakit/error.hpp"
+#include "dsakit/version.hpp"
+#include "io/describe.hpp"
+
+namespace {
+
+/// robustness: what a failed command leaves with. 1 is "ran, comparison failed".
+int exit_code(dsakit::Status status) {
+  using enum dsakit::Status;
+  switch (status) {
+    case ok: return 0;
+    case out_of_memory: return 4;
+    case io_error: case invalid_path: case invalid_file: case invalid_config: case missing_tensor: case conflict: return 3;
+    case peer_failed: return 5;
+    case interrupted: return 130;
+    case internal: return 6;
+    default: return 2;
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace dsakit::tools;
+  CLI::App app{"DeepSeek Sparse Attention on ordinary machines: run it, check it, understand it."};
+  app.set_version_flag("--version", "dsakit " DSAKIT_VERSION);
+  app.require_subcommand(1);
+
+  RunOptions run_options;
+  auto* run_command = app.add_subcommand("run", "Score a text with a model, in each mode, or continue it");
+  run_command->add_option("MODEL", run_options.model, "Checkpoint folder (default: the small model that comes along)");
+  run_command->add_option("--text", run_options.text, "Text file, - for standard input (default: the model's heldout.txt)");
+  run_command->add_option("--context", run_options.context, "Window in tokens")->check(CLI::PositiveNumber)->capture_default_str();
+  run_command->add_option("--mode", run_options.modes, "dense_bf16, sparse_bf16 or sparse_w8a8; several, or all by default")
+      ->delimiter(',');
+  run_command->add_option("--generate", run_options.generate, "Continue the text by N tokens instead")->check(CLI::PositiveNumber);
+  run_command->add_option("--temperature", run_options.temperature, "0: greedy")->check(CLI::NonNegativeNumber);
+  run_command->add_option("--seed", run_options.seed, "Of the sampling");
+  run_command->add_flag("--json", run_options.json, "Machine-readable");
+
+  DemoOptions demo_options;
+  auto* demo_command = app.add_subcommand("demo", "The tour: held-out text, retrieval, one full-size decode step");
+  demo_command->add_flag("--quick", demo_options.quick, "Everything smaller, under half a minute");
+  demo_command->add_option("--text", demo_options.text, "Another text to score");
+
+  BenchOptions bench_options;
+  auto* bench_command = app.add_subcommand("bench", "Time the operators against this machine's limits");
+  bench_command->add_option("OPERATOR", bench_options.operators, "Only these (default: all)");
+  bench_command->add_option("--threads", bench_options.threads, "Only this many (default: one, then all)");
+  bench_command->add_flag("--quick", bench_options.quick, "Small sizes only");
+  bench_command->add_flag("--json", bench_options.json, "Machine-readable");
+
+  std::string inspected;
+  auto* inspect_command = app.add_subcommand("inspect", "Check a safetensors file or a checkpoint folder and list it");
+  inspect_command->add_option("FILE", inspected)->required();
+
+  bool info_json = false;
+  auto* info_command = app.add_subcommand("info", "Version, instruction sets, threads");
+  info_command->add_flag("--json", info_json, "Machine-readable");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;
+  }
+
+  try {
+    if (*run_command) return run(run_options);
+    if (*demo_command) return demo(demo_options);
+    if (*bench_command) return bench(bench_options);
+    if (*info_command) return info(info_json);
+    std::fputs(dsakit::io::describe(inspected).c_str(), stdout);
+    return 0;
+  } catch (const dsakit::Error& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    return exit_code(e.status);
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "dsakit: out of memory\n");
+    return 4;
+  }
+}
