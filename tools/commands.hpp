@@ -8,8 +8,8 @@
 namespace dsakit::tools {
 
 struct RunOptions {
-  std::string model, text;         // "": the small model that comes with dsakit; its heldout.txt
-  std::vector<std::string> modes;  // empty: all
+  std::string model{}, text{};       // "": the small model that comes with dsakit; its heldout.txt
+  std::vector<std::string> modes{};  // empty: all
   std::int64_t context = 1024;
   std::int64_t generate = 0;
   double temperature = 0;
@@ -19,7 +19,7 @@ struct RunOptions {
 int run(const RunOptions&);
 
 struct BenchOptions {
-  std::vector<std::string> operators;  // empty: all
+  std::vector<std::string> operators{};  // empty: all
   int threads = 0;                     // 0: one thread, then all
   bool quick = false;
   bool json = false;
@@ -28,7 +28,7 @@ int bench(const BenchOptions&);
 
 struct DemoOptions {
   bool quick = false;  // a tenth of the text, fewer needles, one layer at 8K positions
-  std::string text;    // "": the model's heldout.txt
+  std::string text{};  // "": the model's heldout.txt
 };
 int demo(const DemoOptions&);
 

@@ -11,7 +11,7 @@ struct Kernels;
 /// Choices a caller may make; the defaults suit everybody else.
 struct ContextOptions {
   int threads = 0;            // 0: DSAKIT_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use
-  std::string isa;            // "": DSAKIT_ISA, else the best this machine has. "generic", "avx2", "avx512"
+  std::string isa{};          // "": DSAKIT_ISA, else the best this machine has. "generic", "avx2", "avx512"
   bool same_products = false; // bf16 products by fp32 fma in a fixed order: same bits on every instruction set, slower
   bool check_values = false;  // also DSAKIT_CHECK=1: non-finite inputs and illegal scales become INVALID_VALUE
   std::size_t memory_limit = 0;  // bytes of workspace; 0: DSAKIT_MEM_LIMIT, else none

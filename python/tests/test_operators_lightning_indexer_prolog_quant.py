@@ -13,7 +13,10 @@ from oracle.layouts import to_nz
 
 NAME = "lightning_indexer_prolog_quant"
 RESULTS = ("q_int8", "q_scale", "k_cache", "k_scale_cache", "weights")
-ORDER = "x q_norm q_norm_scale w_qb w_qb_scale wk w_proj ln_gamma_k ln_beta_k cos sin hadamard_q hadamard_k k_cache k_scale_cache k_cache_index".split()
+ORDER = (
+    "x q_norm q_norm_scale w_qb w_qb_scale wk w_proj ln_gamma_k ln_beta_k cos sin hadamard_q hadamard_k "
+    "k_cache k_scale_cache k_cache_index"
+).split()
 WEIGHTS = ("w_qb", "wk", "w_proj")
 LAYOUTS = ("half", "interleaved", "interleaved_to_half")
 SMALL = [

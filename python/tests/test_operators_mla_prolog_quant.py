@@ -70,6 +70,7 @@ def test_weight_formats_give_the_same_bits(seed, impl):
         packed={n: dsakit.pack_weight(given[n]) for n in three},
         packed_nz={n: dsakit.pack_weight(nz[n], format="NZ", shape=given[n].shape) for n in three},
         packed_all={n: dsakit.pack_weight(given[n]) for n in three + ("w_uk",)},
+        tagged={n: dsakit.format_cast(given[n], 29) for n in three},
         mixed=dict(w_dq=nz["w_dq"], w_uq_qr=dsakit.pack_weight(given["w_uq_qr"])),
     )
     for form, weights in forms.items():
@@ -144,7 +145,10 @@ def test_caches_as_views_of_one_buffer(impl):
 def test_positional_order(impl):
     given, before = case(42, **SMALL[0])
     want = run(given, before, impl)
-    order = "token_x w_dq w_uq_qr dequant_scale w_uk w_dkv_kr gamma_cq gamma_ckv cos sin cache_index kv_cache kr_cache k_scale_cache".split()
+    order = (
+        "token_x w_dq w_uq_qr dequant_scale w_uk w_dkv_kr gamma_cq gamma_ckv cos sin cache_index "
+        "kv_cache kr_cache k_scale_cache"
+    ).split()
     args = {**given, **{k: v.copy() for k, v in before.items()}}
     got = operator(NAME, impl)(
         *(args[n] for n in order),

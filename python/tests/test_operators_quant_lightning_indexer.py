@@ -58,9 +58,6 @@ def make(
     ks = [(rng.random(n) * spread(n) * (rng.random(n) > 0.1) * 0.01).astype(scale_type) for n in lk]
     if data == "ties":
         w, qs, ks = ([np.ones_like(v) for v in part] for part in (w, qs, ks))
-    if half:  # sums of products of such numbers are exact, so any order gives the same bits
-        w = [rng.integers(-4, 5, v.shape).astype(np.float16) for v in w]
-        qs, ks = [np.ones_like(v) for v in qs], [np.ones_like(v) for v in ks]
     if layout_key == "PA_BSND" and block_size is None:
         block_size = int(rng.choice([1, 5, 16, 32]))
     args = lay_out(
@@ -106,13 +103,13 @@ def test_random(seed, impl):
 @pytest.mark.parametrize("data", ["full", "ties", "scales"])
 def test_model_sizes(heads, data, impl):
     args, wanted = case(
-        500 + heads,
+        650 + heads,
         layouts=("TND", "PA_BSND"),
         heads=heads,
         width=128,
-        count=256,
+        count=2048,
         data=data,
-        longest=700,
+        longest=5000,
         block_size=128,
     )
     assert_same(operator(NAME, impl)(**args), wanted, "indices")
@@ -231,7 +228,7 @@ def test_worked_examples(impl):
 
 @both
 def test_special_scores(impl):
-    """NaN ranks last but is chosen before padding; -inf like any other; negative weights put zeros first; ks = 0 ties."""
+    """NaN ranks last but before padding; -inf like any other; negative weights put zeros first; ks = 0 ties."""
     q, k = np.full((1, 1, 1, 1), 1, np.int8), np.array([3, 2, 1, 4, 0], np.int8).reshape(1, 5, 1, 1)
     one = np.ones((1, 1, 1), F)
     ks = np.array([np.nan, -np.inf, 1, np.inf, -1], F).reshape(1, 5, 1)

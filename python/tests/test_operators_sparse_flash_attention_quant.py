@@ -248,6 +248,17 @@ def test_large_scores_do_not_overflow(impl):
 
 
 @both
+@pytest.mark.parametrize("best", [0, 255, 256, 400, 699])
+def test_one_winner_among_many(best, impl):
+    """Whole chunks of the list lie far below the maximum, wherever it is."""
+    latent = [[i % 7 + 1, -1 - i % 5] for i in range(700)]
+    for low in (-1e4, -90):
+        scores = np.full(700, low)
+        scores[best] = 1
+        assert flat_attention(impl, latent, 700, 1, 700, [list(range(700))], scores=scores) == [latent[best]]
+
+
+@both
 def test_empty(impl):
     args, _ = case(202, nq=3, dv=128, dr=2, block_size=4)
     none = dict(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oracle itself: worked examples of the documentation, and proof that its judges accept a plain evaluation and refuse
-one with a rounding in the wrong place."""
+"""The oracle itself: worked examples of the documentation, and proof that its judges accept a plain evaluation and
+refuse one with a rounding in the wrong place."""
 
 import ml_dtypes
 import numpy as np

@@ -128,21 +128,25 @@ void Check::dtype(const Tensor& t, const char* name, std::initializer_list<DType
   fail(Status::invalid_dtype, name, "", std::string("has dtype ") + name_of(t.dtype), names, why);
 }
 
-void Check::memory(const Tensor& t, const char* name, bool free_first_axis, bool written) const {
+void Check::sizes(const Tensor& t, const char* name) const {
   if (t.rank < 0 || t.rank > 8)
     fail(Status::invalid_shape, name, "", "has rank " + std::to_string(t.rank), "0..8");
-  std::int64_t count = 1, end = 0;
+  std::int64_t count = 1;
   bool overflow = false;
   for (int a = 0; a < t.rank; ++a) {
     if (t.shape[a] < 0)
       fail(Status::invalid_shape, name, "", "has shape " + brackets(shape_of(t)), "no negative dimension");
     overflow |= __builtin_mul_overflow(count, t.shape[a], &count);
   }
-  std::int64_t bytes = 0;
-  overflow |= __builtin_mul_overflow(count, std::int64_t(std::max(size_of(t.dtype), 1)), &bytes);
+  overflow |= __builtin_mul_overflow(count, std::int64_t(std::max(size_of(t.dtype), 1)), &count);
   if (overflow)
     fail(Status::invalid_shape, name, "", "has shape " + brackets(shape_of(t)), "at most 2^63-1 bytes");
-  if (count == 0) return;
+}
+
+void Check::memory(const Tensor& t, const char* name, bool free_first_axis, bool written) const {
+  sizes(t, name);
+  std::int64_t end = 0;
+  if (t.elements() == 0) return;
   if (!t.data) fail(Status::invalid_argument, name, "", "has no memory", "memory for " + brackets(shape_of(t)));
   if (t.format != Format::ND) return;
   for (int a = 0; a < t.rank; ++a) {

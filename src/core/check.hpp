@@ -37,6 +37,8 @@ class Check {
   // ---- one tensor: dtype, memory (null data, negative dims, overflow, strides, alignment), shape
   /// One of `wanted`. `why`: where the wanted comes from, or "".
   void dtype(const Tensor& t, const char* name, std::initializer_list<DType> wanted, const char* why = "") const;
+  /// A shape at all: rank 0..8, dims >= 0, sizes fit 63 bits. For operators that compare shapes before they ask for memory.
+  void sizes(const Tensor& t, const char* name) const;
   /// Memory that can be read: data unless empty, dims >= 0, sizes and offsets fit 63 bits, strides >= 0, innermost
   /// stride 1, address a multiple of the element size. `strict`: contiguous but for axis 0 if `free_first_axis`.
   void readable(const Tensor& t, const char* name, bool free_first_axis = false) const;

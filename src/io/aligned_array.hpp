@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <string>
 #include <type_traits>
 
 #include "dsakit/error.hpp"
@@ -21,8 +23,9 @@ class AlignedArray {
     const std::size_t bytes = size > kLargest ? 0 : (size * sizeof(T) + 63) / 64 * 64;
     if (size > 0 && bytes > 0) memory_.reset(static_cast<T*>(std::aligned_alloc(64, bytes)));
     if (size > 0 && !memory_)
-      throw Error(Status::out_of_memory, "load", "memory", "", "for " + std::to_string(size) + " elements of " +
-                  std::to_string(sizeof(T)) + " bytes was refused", "");
+      throw Error(Status::out_of_memory, "load", "memory", "",
+                  "for " + std::to_string(size) + " elements of " + std::to_string(sizeof(T)) + " bytes was refused",
+                  "");
   }
 
   T* data() { return memory_.get(); }

@@ -33,7 +33,8 @@ std::string resolved(const std::string& path) {
 /// The shard's path, once its name is known to stay inside the folder.
 std::string shard_path(const std::string& folder, const std::string& name) {
   const auto bad = [&](const std::string& got) {
-    refuse(Status::invalid_path, std::string(kIndexName) + ": " + printable(name), got, "the name of a file in the folder");
+    refuse(Status::invalid_path, std::string(kIndexName) + ": " + printable(name), got,
+           "the name of a file in the folder");
   };
   if (name.empty() || name == "." || name == "..") bad("is no file name");
   if (name.find('\0') != std::string::npos) bad("holds a NUL");
@@ -44,13 +45,15 @@ std::string shard_path(const std::string& folder, const std::string& name) {
   return path;
 }
 
-/// float of every e4m3 code: sign, 4 exponent bits with bias 7, 3 mantissa bits; 0x7f and 0xff are NaN, nothing is infinite.
+/// float of every e4m3 code: sign, 4 exponent bits with bias 7, 3 mantissa bits; 0x7f and 0xff are NaN, nothing is
+/// infinite.
 const std::array<float, 256>& e4m3_values() {
   static const std::array<float, 256> values = [] {
     std::array<float, 256> v{};
     for (int code = 0; code < 256; ++code) {
       const int exponent = code >> 3 & 15, mantissa = code & 7;
-      const float magnitude = exponent == 0 ? std::ldexp(float(mantissa), -9) : std::ldexp(float(8 + mantissa), exponent - 10);
+      const float magnitude =
+          exponent == 0 ? std::ldexp(float(mantissa), -9) : std::ldexp(float(8 + mantissa), exponent - 10);
       v[code] = (code & 127) == 127 ? NAN : code & 128 ? -magnitude : magnitude;
     }
     return v;
@@ -75,10 +78,8 @@ Checkpoint::Checkpoint(const std::string& folder) : folder_(folder), config_(rea
     refuse(Status::unsupported, "quant_model_description.json", "describes weights quantised by msModelSlim",
            "weights in bf16, f16, f32 or fp8 blocks");
   const std::string single = folder_ + "/model.safetensors", index = folder_ + "/" + kIndexName;
-  if (!exists(single) && exists(index))
-    open_shards(index);
-  else
-    files_.emplace_back(single);
+  if (!exists(single) && exists(index)) open_shards(index);
+  else files_.emplace_back(single);
   check_layer_numbers();
 }
 
@@ -92,8 +93,8 @@ void Checkpoint::open_shards(const std::string& index) {
     if (mapped)
       value.members([&](const std::string& name, const Json& shard) {
         if (!shard.is_string())
-          refuse(Status::invalid_file, std::string(kIndexName) + ": " + printable(name), "is " + printable(shard.text()),
-                 "the name of a file");
+          refuse(Status::invalid_file, std::string(kIndexName) + ": " + printable(name),
+                 "is " + printable(shard.text()), "the name of a file");
         shard_of_[name] = shards.emplace(shard.string(), shards.size()).first->second;
       });
   });
@@ -121,8 +122,8 @@ void Checkpoint::check_layer_numbers() const {
   for (const SafetensorsFile& file : files_)
     for (const FileTensor& tensor : file.tensors())
       if (layer_of(tensor.name) >= layers)
-        refuse(Status::invalid_shape, file.file().name() + ": " + printable(tensor.name), "is of a layer that is not there",
-               "0.." + std::to_string(layers - 1), "config.json: num_hidden_layers");
+        refuse(Status::invalid_shape, file.file().name() + ": " + printable(tensor.name),
+               "is of a layer that is not there", "0.." + std::to_string(layers - 1), "config.json: num_hidden_layers");
 }
 
 Checkpoint::Place Checkpoint::find(const std::string& name) const {
@@ -151,7 +152,8 @@ Checkpoint::Place Checkpoint::expect(const std::string& name, const std::vector<
 AlignedArray<float> Checkpoint::load_scales(const std::string& name, const Place& weight) const {
   const std::int64_t rows = weight.tensor->shape[0], cols = weight.tensor->shape[1];
   if (!has(name))
-    refuse(Status::missing_tensor, printable(name), "is missing", "beside the FP8 weight", "config.json: quantization_config");
+    refuse(Status::missing_tensor, printable(name), "is missing", "beside the FP8 weight",
+           "config.json: quantization_config");
   const Place place = expect(name, {(rows + kBlock - 1) / kBlock, (cols + kBlock - 1) / kBlock});
   if (place.tensor->type->dtype != DType::f32)
     refuse(Status::unsupported, place.file->file().name() + ": " + printable(name),
@@ -173,7 +175,8 @@ AlignedArray<T> Checkpoint::load(const std::string& name, const std::vector<std:
            "BF16, F16, F32 or, for a matrix, F8_E4M3");
   const std::string scale_name = name + "_scale_inv";
   if (!fp8 && has(scale_name))
-    refuse(Status::conflict, printable(scale_name), "scales a weight stored as " + std::string(tensor.type->name), "F8_E4M3");
+    refuse(Status::conflict, printable(scale_name), "scales a weight stored as " + std::string(tensor.type->name),
+           "F8_E4M3");
   const std::size_t width = std::size_t(size_of(stored)), count = tensor.bytes() / width;
   require_memory(shown, count * sizeof(T), memory_limit());
   const AlignedArray<float> scales = fp8 ? load_scales(scale_name, place) : AlignedArray<float>();
@@ -194,15 +197,21 @@ AlignedArray<T> Checkpoint::load(const std::string& name, const std::vector<std:
       for (std::size_t i = 0; i < n; ++i) out[from + i] = round_to<T>(to_float(in[i]));
     };
     switch (stored) {
-      case DType::bf16: convert(reinterpret_cast<const bf16*>(piece.data())); break;
-      case DType::f16: convert(reinterpret_cast<const f16*>(piece.data())); break;
-      case DType::f32: convert(reinterpret_cast<const float*>(piece.data())); break;
+      case DType::bf16:
+        convert(reinterpret_cast<const bf16*>(piece.data()));
+        break;
+      case DType::f16:
+        convert(reinterpret_cast<const f16*>(piece.data()));
+        break;
+      case DType::f32:
+        convert(reinterpret_cast<const float*>(piece.data()));
+        break;
       default:
         for (std::size_t i = 0; i < n; ++i) {
           const float code = e4m3_values()[std::to_integer<int>(piece[i])];
           if (code != code)
-            throw Error(Status::invalid_file, "load", shown, "[" + std::to_string(row) + "][" + std::to_string(col) + "]",
-                        "is NaN", "a number", "", "NAN");
+            throw Error(Status::invalid_file, "load", shown,
+                        "[" + std::to_string(row) + "][" + std::to_string(col) + "]", "is NaN", "a number", "", "NAN");
           out[from + i] = round_to<T>(code * scales[row / kBlock * scale_cols + col / kBlock]);
           if (++col == cols) col = 0, ++row;
         }

@@ -13,12 +13,14 @@
 
 namespace dsakit::io {
 
-/// A folder in Hugging Face layout: config.json beside model.safetensors, or beside model.safetensors.index.json and the
-/// shards it names (as transformers does, the single file wins). Every tensor is in exactly one shard, the one named.
+/// A folder in Hugging Face layout: config.json beside model.safetensors, or beside model.safetensors.index.json and
+/// the shards it names (as transformers does, the single file wins). Every tensor is in exactly one shard, the one
+/// named.
 ///
 /// Opening it reads config.json, the index and the headers. The load functions read one tensor each and convert it
-/// with one rounding; BF16, F16, F32 and e4m3 blocks of 128 x 128 (multiplied by <name>_scale_inv) are what a weight may
-/// be stored as. Missing: MISSING_TENSOR; another shape: INVALID_SHAPE; another type: UNSUPPORTED; all name the tensor.
+/// with one rounding; BF16, F16, F32 and e4m3 blocks of 128 x 128 (multiplied by <name>_scale_inv) are what a weight
+/// may be stored as. Missing: MISSING_TENSOR; another shape: INVALID_SHAPE; another type: UNSUPPORTED; all name the
+/// tensor.
 class Checkpoint {
  public:
   explicit Checkpoint(const std::string& folder);

@@ -13,13 +13,14 @@ namespace dsakit::io {
 namespace {
 
 constexpr std::int64_t kMaxInt = 2147483647;
-constexpr std::int64_t kMaxLayers = 65536;     // two bits each are kept
-constexpr std::size_t kMaxMembers = 10'000;    // real ones have about 60
+constexpr std::int64_t kMaxLayers = 65536;   // two bits each are kept
+constexpr std::size_t kMaxMembers = 10'000;  // real ones have about 60
 
 /// The members of one object of config.json, and the refusals that name them.
 class Fields {
  public:
-  Fields(std::string file, std::string prefix, const Json& object) : file_(std::move(file)), prefix_(std::move(prefix)) {
+  Fields(std::string file, std::string prefix, const Json& object)
+      : file_(std::move(file)), prefix_(std::move(prefix)) {
     if (!object.is_object()) invalid("", "is " + printable(object.text()), "an object");
     std::size_t members = 0;
     object.members([&](const std::string& key, const Json& value) {
@@ -33,7 +34,8 @@ class Fields {
     const std::string path = prefix_.empty() || key.empty() ? prefix_ + key : prefix_ + "." + key;
     throw Error(status, "load", file_ + (path.empty() ? "" : ": " + path), "", got, wanted);
   }
-  [[noreturn]] void is_not(const std::string& key, const std::string& wanted, Status status = Status::invalid_config) const {
+  [[noreturn]] void is_not(const std::string& key, const std::string& wanted,
+                           Status status = Status::invalid_config) const {
     const auto value = find(key);
     invalid(key, value ? "is " + printable(value->text()) : "is missing", wanted, status);
   }
@@ -73,7 +75,8 @@ class Fields {
     return find(key)->string();
   }
   /// One bit per layer from a list of words (a list may go on for the layers that predict further tokens).
-  std::vector<bool> per_layer(const std::string& key, std::int64_t layers, const std::string& yes, const std::string& no) const {
+  std::vector<bool> per_layer(const std::string& key, std::int64_t layers, const std::string& yes,
+                              const std::string& no) const {
     if (!find(key)->is_array()) is_not(key, "a list of " + yes + " and " + no);
     std::vector<bool> bits;
     find(key)->items([&](const Json& item) {
@@ -87,7 +90,9 @@ class Fields {
     bits.resize(layers);
     return bits;
   }
-  Fields object(const std::string& key) const { return Fields(file_, prefix_.empty() ? key : prefix_ + "." + key, *find(key)); }
+  Fields object(const std::string& key) const {
+    return Fields(file_, prefix_.empty() ? key : prefix_ + "." + key, *find(key));
+  }
 
  private:
   std::string file_, prefix_;
@@ -116,7 +121,8 @@ RopeConfig read_rope(const Fields& config, std::int64_t max_positions) {
   rope.beta_slow = nested->positive_or(rope.beta_slow, "beta_slow");
   const auto not_negative = [](double x) { return x >= 0; };
   if (nested->find("mscale")) rope.mscale = nested->number("mscale", "a number from 0", not_negative);
-  if (nested->find("mscale_all_dim")) rope.mscale_all_dim = nested->number("mscale_all_dim", "a number from 0", not_negative);
+  if (nested->find("mscale_all_dim"))
+    rope.mscale_all_dim = nested->number("mscale_all_dim", "a number from 0", not_negative);
   rope.original_max_position_embeddings = nested->integer_or(max_positions, "original_max_position_embeddings");
   if (nested->find("attention_factor")) nested->is_not("attention_factor", "null (mscale and mscale_all_dim say it)");
   if (!nested->flag_or(true, "truncate")) nested->is_not("truncate", "true");
@@ -167,7 +173,8 @@ bool read_quantization(const Fields& config) {
   if (method == "compressed-tensors") quantization.is_not("quant_method", "fp8", Status::unsupported);
   if (method != "fp8") quantization.is_not("quant_method", "fp8");
   if (quantization.string_or("e4m3", "fmt") != "e4m3") quantization.is_not("fmt", "e4m3");
-  if (quantization.string_or("dynamic", "activation_scheme") != "dynamic") quantization.is_not("activation_scheme", "dynamic");
+  if (quantization.string_or("dynamic", "activation_scheme") != "dynamic")
+    quantization.is_not("activation_scheme", "dynamic");
   std::vector<std::int64_t> block;
   if (const auto size = quantization.find("weight_block_size"); size && size->is_array())
     size->items([&](const Json& n) { block.push_back(n.plain_integer().value_or(0)); });
@@ -200,7 +207,8 @@ ModelConfig read_config(const std::string& path) {
   c.rms_norm_eps = config.number("rms_norm_eps", "a number between 0 and 1", [](double x) { return x > 0 && x < 1; });
   if (c.qk_rope_head_dim % 2 != 0) config.is_not("qk_rope_head_dim", "an even number");
   const auto fits = [&](const char* key, std::int64_t heads, std::int64_t width) {
-    if (width > kMaxInt / heads) config.is_not(key, "heads with a width of at most " + std::to_string(kMaxInt) + " together");
+    if (width > kMaxInt / heads)
+      config.is_not(key, "heads with a width of at most " + std::to_string(kMaxInt) + " together");
   };
   fits("num_attention_heads", c.num_attention_heads, c.qk_nope_head_dim + std::max(c.qk_rope_head_dim, c.v_head_dim));
   fits("kv_lora_rank", 1, c.kv_lora_rank + c.qk_rope_head_dim);

@@ -22,7 +22,8 @@ struct Table {
     for (const FileTensor& t : file.tensors()) {
       std::string line = printable(t.name);
       line.resize(widest, ' ');
-      text += line + "  " + t.type->name + "  " + shape_text(t.shape.data(), t.rank) + "  " + std::to_string(t.bytes()) + "\n";
+      text += line + "  " + t.type->name + "  " + shape_text(t.shape.data(), t.rank) + "  " +
+              std::to_string(t.bytes()) + "\n";
     }
     tensors += file.tensors().size();
     bytes += file.data_bytes();
@@ -41,10 +42,13 @@ std::string describe(const std::string& path) {
   }
   const Checkpoint checkpoint(path);
   const ModelConfig& c = checkpoint.config();
-  const auto count = [](const std::vector<bool>& bits) { return std::to_string(std::count(bits.begin(), bits.end(), true)); };
+  const auto count = [](const std::vector<bool>& bits) {
+    return std::to_string(std::count(bits.begin(), bits.end(), true));
+  };
   table.text = c.model_type + ": " + std::to_string(c.num_hidden_layers) + " layers (" + count(c.full_indexer) +
-               " with an indexer, " + count(c.dense_mlp) + " with a dense MLP), hidden " + std::to_string(c.hidden_size) +
-               ", " + std::to_string(c.num_attention_heads) + " heads, index top " + std::to_string(c.index_topk) + "\n";
+               " with an indexer, " + count(c.dense_mlp) + " with a dense MLP), hidden " +
+               std::to_string(c.hidden_size) + ", " + std::to_string(c.num_attention_heads) + " heads, index top " +
+               std::to_string(c.index_topk) + "\n";
   for (const SafetensorsFile& file : checkpoint.files()) {
     table.text += file.file().name() + "\n";
     table.add(file);

@@ -36,7 +36,10 @@ File::File(std::string path) : path_(std::move(path)) {
   const int error = ::fstat(descriptor_, &status) == 0 ? 0 : errno;
   if (error != 0 || !S_ISREG(status.st_mode)) {
     ::close(descriptor_);
-    fail(path_, error ? "cannot be examined" : S_ISDIR(status.st_mode) ? "is a directory" : "is a pipe or a device",
+    fail(path_,
+         error                     ? "cannot be examined"
+         : S_ISDIR(status.st_mode) ? "is a directory"
+                                   : "is a pipe or a device",
          "a regular file", error);
   }
   size_ = static_cast<std::uint64_t>(status.st_size);
@@ -57,8 +60,11 @@ void File::read(std::uint64_t offset, void* to, std::size_t bytes) const {
     // Linux reads at most 2 GiB - 4 KiB at a time
     const ssize_t n = ::pread(descriptor_, at, std::min(bytes, std::size_t(1) << 30), static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail(path_, "cannot be read at byte " + std::to_string(offset), "its " + std::to_string(size_) + " bytes", errno);
-    if (n == 0) fail(path_, "ends at byte " + std::to_string(offset), "the " + std::to_string(size_) + " bytes it had when opened");
+    if (n < 0)
+      fail(path_, "cannot be read at byte " + std::to_string(offset), "its " + std::to_string(size_) + " bytes", errno);
+    if (n == 0)
+      fail(path_, "ends at byte " + std::to_string(offset),
+           "the " + std::to_string(size_) + " bytes it had when opened");
     at += n;
     offset += static_cast<std::uint64_t>(n);
     bytes -= static_cast<std::size_t>(n);

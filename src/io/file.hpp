@@ -18,7 +18,7 @@ class File {
   File& operator=(File&&) = delete;
 
   const std::string& path() const { return path_; }
-  std::string name() const;  // the last part of the path, fit for a message
+  std::string name() const;                     // the last part of the path, fit for a message
   std::uint64_t size() const { return size_; }  // when it was opened
   /// Exactly `bytes` bytes from `offset`; that range lies inside size().
   void read(std::uint64_t offset, void* to, std::size_t bytes) const;

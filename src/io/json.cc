@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <deque>
+#include <functional>
 
 namespace dsakit::io {
 namespace {
@@ -50,7 +51,10 @@ int hex4(std::string_view s, std::size_t at) {
   int value = 0;
   for (std::size_t i = at; i < at + 4; ++i) {
     const char c = i < s.size() ? s[i] : '?';
-    const int digit = is_digit(c) ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    const int digit = is_digit(c)            ? c - '0'
+                      : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                      : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                             : -1;
     if (digit < 0) return -1;
     value = value * 16 + digit;
   }
@@ -75,11 +79,21 @@ std::string unquoted(std::string_view quoted) {
       continue;
     }
     switch (quoted[++i]) {
-      case 'b': out.push_back('\b'); break;
-      case 'f': out.push_back('\f'); break;
-      case 'n': out.push_back('\n'); break;
-      case 'r': out.push_back('\r'); break;
-      case 't': out.push_back('\t'); break;
+      case 'b':
+        out.push_back('\b');
+        break;
+      case 'f':
+        out.push_back('\f');
+        break;
+      case 'n':
+        out.push_back('\n');
+        break;
+      case 'r':
+        out.push_back('\r');
+        break;
+      case 't':
+        out.push_back('\t');
+        break;
       case 'u': {
         auto c = static_cast<std::uint32_t>(hex4(quoted, i + 1));
         i += 4;
@@ -90,7 +104,8 @@ std::string unquoted(std::string_view quoted) {
         append_utf8(out, c);
         break;
       }
-      default: out.push_back(quoted[i]);  // quote, backslash, slash
+      default:
+        out.push_back(quoted[i]);  // quote, backslash, slash
     }
   }
   return out;
@@ -111,7 +126,8 @@ class Grammar {
   }
 
  private:
-  // A key by its hash (of the resolved characters) and place; the characters are looked at again only where hashes meet.
+  // A key by its hash (of the resolved characters) and place; the characters are looked at again only where hashes
+  // meet.
   struct Key {
     std::uint64_t hash;
     std::uint32_t begin, size;
@@ -137,13 +153,20 @@ class Grammar {
 
   bool value() {
     switch (at_ < text_.size() ? text_[at_] : '\0') {
-      case '{': return object();
-      case '[': return array();
-      case '"': return string();
-      case 't': return word("true");
-      case 'f': return word("false");
-      case 'n': return word("null");
-      default: return number();
+      case '{':
+        return object();
+      case '[':
+        return array();
+      case '"':
+        return string();
+      case 't':
+        return word("true");
+      case 'f':
+        return word("false");
+      case 'n':
+        return word("null");
+      default:
+        return number();
     }
   }
 
@@ -209,8 +232,8 @@ class Grammar {
       if (at_ == text_.size() || text_[at_] != '"') return fault();
       if (!string()) return false;
       const std::string key = unquoted(text_.substr(begin, at_ - begin));
-      keys.push_back({std::hash<std::string>()(key), static_cast<std::uint32_t>(begin),
-                      static_cast<std::uint32_t>(at_ - begin)});
+      keys.push_back(
+          {std::hash<std::string>()(key), static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(at_ - begin)});
       space();
       if (!take(':')) return fault();
       space();
@@ -227,7 +250,7 @@ class Grammar {
     });
     for (std::size_t i = 1; i < keys.size(); ++i)
       if (keys[i].hash == keys[i - 1].hash && characters(keys[i]) == characters(keys[i - 1])) {
-        fault_ = JsonFault{JsonFault::duplicate, "has the key " + printable(characters(keys[i])) + " twice",
+        fault_ = JsonFault{JsonFault::duplicate, "has the key \"" + printable(characters(keys[i])) + "\" twice",
                            "each key once in an object"};
         return false;
       }
@@ -243,7 +266,7 @@ class Grammar {
 
 std::optional<JsonFault> find_json_fault(std::string_view text, int max_depth) {
   for (std::size_t at = 0; at < text.size();) {
-    const int n = utf8_length(text, at);
+    const int n = static_cast<signed char>(text[at]) >= 0 ? 1 : utf8_length(text, at);
     if (n == 0) return JsonFault{JsonFault::encoding, "is not UTF-8 at byte " + std::to_string(at), "UTF-8"};
     at += static_cast<std::size_t>(n);
   }
@@ -261,7 +284,8 @@ std::optional<JsonFault> find_json_fault(std::string_view text, int max_depth) {
     }
   }
   if (deepest > max_depth)
-    return JsonFault{JsonFault::depth, "is nested " + std::to_string(deepest) + " deep", "at most " + std::to_string(max_depth)};
+    return JsonFault{JsonFault::depth, "is nested " + std::to_string(deepest) + " deep",
+                     "at most " + std::to_string(max_depth)};
   return Grammar(text).run();
 }
 
@@ -320,8 +344,8 @@ Json Json::value_at(std::size_t at) const {
       end = c == '"' ? end_of_string(text_, end) : end + 1;
     } while (depth > 0);
   } else {
-    while (end < text_.size() && !is_space(text_[end]) && std::string_view(",]}").find(text_[end]) == std::string_view::npos)
-      ++end;
+    const auto ends = [](char c) { return c == ',' || c == ']' || c == '}' || is_space(c); };
+    while (end < text_.size() && !ends(text_[end])) ++end;
   }
   return Json(text_.substr(at, end - at));
 }

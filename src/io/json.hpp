@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <climits>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -17,8 +18,8 @@ struct JsonFault {
 
 /// The first fault of `text` as one RFC 8259 value, or nothing. Asked in this order: valid UTF-8, brackets nested at
 /// most `max_depth` deep (counted without recursion), then the grammar and no key twice in an object, in text order; a
-/// duplicate belongs to the end of its object. Stricter than most: no byte order mark, no NUL, no lone surrogate escape.
-/// Memory: 16 bytes for each key of the objects that are open.
+/// duplicate belongs to the end of its object. Stricter than most: no byte order mark, no NUL, no lone surrogate
+/// escape. Memory: 16 bytes for each key of the objects that are open.
 std::optional<JsonFault> find_json_fault(std::string_view text, int max_depth);
 
 /// A value inside text in which find_json_fault found nothing; only a view, the text must outlive it. Nothing is
@@ -50,10 +51,10 @@ class Json {
       at += value.text_.size();
     }
   }
-  /// visit(value) for the elements of an array, in text order.
+  /// visit(value) for the elements of an array, in text order; not for more than `most` of them.
   template <class F>
-  void items(F&& visit) const {
-    for (std::size_t at = first(); text_[at] != ']'; at = after(at)) {
+  void items(F&& visit, int most = INT_MAX) const {
+    for (std::size_t at = first(); text_[at] != ']' && most-- > 0; at = after(at)) {
       const Json value = value_at(at);
       visit(value);
       at += value.text_.size();

@@ -21,13 +21,13 @@ constexpr std::size_t kMaxName = 4096;
 constexpr std::uint64_t kMaxSize = INT64_MAX;
 
 constexpr FileDType kTypes[] = {
-    {"BOOL", 8, DType::boolean},   {"U8", 8, DType::u8},          {"I8", 8, DType::i8},
+    {"BOOL", 8, DType::boolean},    {"U8", 8, DType::u8},           {"I8", 8, DType::i8},
     {"F8_E5M2", 8, DType::f8_e5m2}, {"F8_E4M3", 8, DType::f8_e4m3}, {"F8_E8M0", 8, DType::other},
-    {"I16", 16, DType::i16},       {"U16", 16, DType::u16},       {"F16", 16, DType::f16},
-    {"BF16", 16, DType::bf16},     {"I32", 32, DType::i32},       {"U32", 32, DType::u32},
-    {"F32", 32, DType::f32},       {"F64", 64, DType::f64},       {"I64", 64, DType::i64},
-    {"U64", 64, DType::u64},       {"C64", 64, DType::other},     {"F4", 4, DType::other},
-    {"F6_E2M3", 6, DType::other},  {"F6_E3M2", 6, DType::other},
+    {"I16", 16, DType::i16},        {"U16", 16, DType::u16},        {"F16", 16, DType::f16},
+    {"BF16", 16, DType::bf16},      {"I32", 32, DType::i32},        {"U32", 32, DType::u32},
+    {"F32", 32, DType::f32},        {"F64", 64, DType::f64},        {"I64", 64, DType::i64},
+    {"U64", 64, DType::u64},        {"C64", 64, DType::other},      {"F4", 4, DType::other},
+    {"F6_E2M3", 6, DType::other},   {"F6_E3M2", 6, DType::other},
 };
 
 /// A refusal that knows everything but the file's name.
@@ -43,25 +43,30 @@ struct Refusal {
 
 const char* header_reason(JsonFault::Kind kind) {
   switch (kind) {
-    case JsonFault::encoding: return "HEADER_UTF8";
-    case JsonFault::depth: return "HEADER_DEPTH";
-    case JsonFault::duplicate: return "DUPLICATE_KEY";
-    case JsonFault::syntax: break;
+    case JsonFault::encoding:
+      return "HEADER_UTF8";
+    case JsonFault::depth:
+      return "HEADER_DEPTH";
+    case JsonFault::duplicate:
+      return "DUPLICATE_KEY";
+    case JsonFault::syntax:
+      break;
   }
   return "HEADER_JSON";
 }
 
-/// A list of plain integers in 0..2^63-1: how many there are (counting stops past `most`), or nothing for anything else.
+/// How many plain integers in 0..2^63-1 a list holds (more than `most` count as most + 1); nothing for anything else.
 std::optional<int> sizes_of(const Json& list, int most, std::int64_t* to) {
   if (!list.is_array()) return {};
   int n = 0;
   bool plain = true;
-  list.items([&](const Json& item) {
+  const auto take = [&](const Json& item) {
     const auto value = item.plain_integer();
     plain &= value.has_value();
     if (plain && n < most) to[n] = *value;
-    n = std::min(n + 1, most + 1);
-  });
+    ++n;
+  };
+  list.items(take, most + 1);
   return plain ? std::optional(n) : std::nullopt;
 }
 
@@ -89,7 +94,8 @@ std::optional<Refusal> parse_tensor(const Json& text, const std::string& name, F
     return bad("is " + printable(text.text()), "an object of dtype, shape and data_offsets", "TENSOR_FIELDS");
 
   const std::string type = dtype->is_string() ? dtype->string() : "";
-  const auto* known = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const FileDType& t) { return type == t.name; });
+  const auto* known =
+      std::find_if(std::begin(kTypes), std::end(kTypes), [&](const FileDType& t) { return type == t.name; });
   if (known == std::end(kTypes)) return bad("has dtype " + printable(dtype->text()), "one that is known", "DTYPE");
   tensor.type = known;
 
@@ -106,7 +112,9 @@ std::optional<Refusal> parse_tensor(const Json& text, const std::string& name, F
   const std::string described = type + " " + shape_text(tensor.shape.data(), tensor.rank);
   std::uint64_t bits = 1;
   bool fits = true;
-  const auto times = [&](std::uint64_t n) { fits = fits && !__builtin_mul_overflow(bits, n, &bits) && bits <= kMaxSize; };
+  const auto times = [&](std::uint64_t n) {
+    fits = fits && !__builtin_mul_overflow(bits, n, &bits) && bits <= kMaxSize;
+  };
   for (int a = 0; a < tensor.rank; ++a) times(static_cast<std::uint64_t>(tensor.shape[a]));
   times(static_cast<std::uint64_t>(known->bits));
   if (!fits) return bad("has more than 2^63-1 elements or bits", "sizes that can be counted", "OVERFLOW", described);
@@ -115,7 +123,8 @@ std::optional<Refusal> parse_tensor(const Json& text, const std::string& name, F
     return bad("ends at byte " + std::to_string(tensor.end), "at least " + std::to_string(tensor.begin), "OFFSETS",
                "where it begins");
   if (tensor.bytes() != bits / 8)
-    return bad("spans " + std::to_string(tensor.bytes()) + " bytes", std::to_string(bits / 8), "SIZE_MISMATCH", described);
+    return bad("spans " + std::to_string(tensor.bytes()) + " bytes", std::to_string(bits / 8), "SIZE_MISMATCH",
+               described);
   return {};
 }
 
@@ -138,7 +147,8 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
   if (length > kMaxHeader)
     refuse(file_, {"header length", got, "at most " + std::to_string(kMaxHeader), "", "HEADER_TOO_LARGE"});
   if (length < 2 || length > size - 8)
-    refuse(file_, {"header length", got, "at least 2 and inside the file", std::to_string(size) + " bytes", "HEADER_LENGTH"});
+    refuse(file_,
+           {"header length", got, "at least 2 and inside the file", std::to_string(size) + " bytes", "HEADER_LENGTH"});
   std::string header(length, '\0');
   file_.read(8, header.data(), header.size());
   data_start_ = 8 + length;
@@ -237,9 +247,9 @@ void write_safetensors(const std::string& path, const std::vector<std::pair<std:
       throw Error(Status::invalid_argument, "save", printable(name), "", "is not given whole",
                   "a contiguous tensor of a type with a name");
     const std::uint64_t end = at + static_cast<std::uint64_t>(tensor.elements() * size_of(tensor.dtype));
-    header += json_quoted(name) + ":{\"dtype\":\"" + type->name + "\",\"shape\":" +
-              shape_text(tensor.shape.data(), tensor.rank) + ",\"data_offsets\":[" + std::to_string(at) + "," +
-              std::to_string(end) + "]},";
+    header += json_quoted(name) + ":{\"dtype\":\"" + type->name +
+              "\",\"shape\":" + shape_text(tensor.shape.data(), tensor.rank) + ",\"data_offsets\":[" +
+              std::to_string(at) + "," + std::to_string(end) + "]},";
     at = end;
   }
   if (header.back() == ',') header.pop_back();
@@ -258,7 +268,8 @@ void write_safetensors(const std::string& path, const std::vector<std::pair<std:
   for (const auto& [name, tensor] : tensors)
     put(tensor.data, static_cast<std::size_t>(tensor.elements() * size_of(tensor.dtype)));
   if (!written || std::fflush(file.get()) != 0)
-    throw Error(Status::io_error, "save", printable(path), "", "cannot be written", "a file that can", std::strerror(errno));
+    throw Error(Status::io_error, "save", printable(path), "", "cannot be written", "a file that can",
+                std::strerror(errno));
 }
 
 }  // namespace dsakit::io

@@ -37,8 +37,8 @@ struct FileTensor {
 std::string shape_text(const std::int64_t* shape, int rank);
 
 /// A safetensors file whose header has been read and believed. The constructor refuses, as INVALID_FILE with the reason
-/// in Error::reason, what tests/corpus/make_bad_safetensors.py lists, in that order; everything after it may rely on it:
-/// ranges tile the data section, sizes fit shapes, names are unique. Opening reads the header only.
+/// in Error::reason, what tests/corpus/make_bad_safetensors.py lists, in that order; everything after it may rely on
+/// it: ranges tile the data section, sizes fit shapes, names are unique. Opening reads the header only.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::string& path);

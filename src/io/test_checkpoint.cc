@@ -27,7 +27,8 @@ class Sharded : public testing::Test {
  protected:
   void SetUp() override {
     folder.write("config.json", config_text({}));
-    write_safetensors(folder / "one.safetensors", {{"a", tensor(data.data(), {2, 3})}, {"b", tensor(data.data(), {4})}});
+    write_safetensors(folder / "one.safetensors",
+                      {{"a", tensor(data.data(), {2, 3})}, {"b", tensor(data.data(), {4})}});
     write_safetensors(folder / "two.safetensors", {{"c", tensor(data.data() + 2, {4})}});
     index(R"("a":"one.safetensors","b":"one.safetensors","c":"two.safetensors")");
   }
@@ -70,8 +71,8 @@ TEST_F(Sharded, MissingAndMisshapen) {
 TEST_F(Sharded, PathsOutOfTheFolder) {
   std::filesystem::create_directory(folder / "sub");
   std::filesystem::copy_file(folder / "two.safetensors", folder / "sub/two.safetensors");
-  for (const char* name : {"../two.safetensors", "..", ".", "", "/etc/passwd", "sub/two.safetensors", "a\\\\two.safetensors",
-                           "two.safetensors\\u0000x"}) {
+  for (const char* name : {"../two.safetensors", "..", ".", "", "/etc/passwd", "sub/two.safetensors",
+                           "a\\\\two.safetensors", "two.safetensors\\u0000x"}) {
     index("\"a\":\"one.safetensors\",\"c\":\"" + std::string(name) + "\"");
     refused(Status::invalid_path, {"model.safetensors.index.json"});
   }
@@ -108,8 +109,9 @@ TEST_F(Sharded, TensorsInOtherShardsThanNamed) {
 }
 
 TEST_F(Sharded, IndexThatIsNoIndex) {
-  for (const char* text : {"", "[]", "{}", R"({"weight_map":[]})", R"({"weight_map":{"a":1}})", R"({"weight_map":null})",
-                           R"({"weight_map":{"a":"one.safetensors","a":"two.safetensors"}})"}) {
+  for (const char* text :
+       {"", "[]", "{}", R"({"weight_map":[]})", R"({"weight_map":{"a":1}})", R"({"weight_map":null})",
+        R"({"weight_map":{"a":"one.safetensors","a":"two.safetensors"}})"}) {
     folder.write("model.safetensors.index.json", text);
     refused(Status::invalid_file, {"model.safetensors.index.json"});
   }
@@ -130,7 +132,8 @@ TEST_F(Sharded, MemoryLimit) {
   EXPECT_EQ(checkpoint.load_matrix_bf16("a", 2, 3).size(), 6u);
   expect_refusal(Status::out_of_memory, {"56"}, [&] { checkpoint.require_memory_for_all(); });
   ::setenv("DSAKIT_MEM_LIMIT", "11", 1);
-  expect_refusal(Status::out_of_memory, {"a needs 12 bytes, wanted at most 11"}, [&] { checkpoint.load_matrix_bf16("a", 2, 3); });
+  expect_refusal(Status::out_of_memory, {"a needs 12 bytes, wanted at most 11"},
+                 [&] { checkpoint.load_matrix_bf16("a", 2, 3); });
   ::unsetenv("DSAKIT_MEM_LIMIT");
 }
 
@@ -152,12 +155,14 @@ TEST_F(Sharded, StoredTypes) {
   std::vector<bf16> b{{0x3f80}, {0x7fc0}, {0x0001}};
   std::vector<f16> h{{0x3c01}, {0x0001}, {0xfbff}};
   std::vector<std::int8_t> i{1, 2, 3};
-  write_safetensors(folder / "model.safetensors", {{"b", tensor(b.data(), {3})}, {"h", tensor(h.data(), {3})}, {"i", tensor(i.data(), {3})}});
+  write_safetensors(folder / "model.safetensors",
+                    {{"b", tensor(b.data(), {3})}, {"h", tensor(h.data(), {3})}, {"i", tensor(i.data(), {3})}});
   const Checkpoint checkpoint(folder.path());
   for (int n = 0; n < 3; ++n) {
     EXPECT_EQ(checkpoint.load_vector_bf16("b", 3)[n].bits, b[n].bits);
     EXPECT_EQ(checkpoint.load_vector_bf16("h", 3)[n].bits, to_bf16(to_float(h[n])).bits);
-    EXPECT_EQ(std::bit_cast<std::uint32_t>(checkpoint.load_vector_f32("h", 3)[n]), std::bit_cast<std::uint32_t>(to_float(h[n])));
+    EXPECT_EQ(std::bit_cast<std::uint32_t>(checkpoint.load_vector_f32("h", 3)[n]),
+              std::bit_cast<std::uint32_t>(to_float(h[n])));
   }
   expect_refusal(Status::unsupported, {"i is stored as I8"}, [&] { checkpoint.load_vector_bf16("i", 3); });
 }
@@ -166,7 +171,9 @@ TEST_F(Sharded, Fp8Blocks) {
   constexpr std::int64_t kRows = 130, kCols = 2500, kScaleCols = 20;  // ragged blocks, more than one piece of a read
   std::mt19937 random(1);
   std::vector<std::uint8_t> codes(kRows * kCols);
-  for (auto& c : codes) do c = std::uint8_t(random()); while ((c & 127) == 127);
+  for (auto& c : codes) do
+      c = std::uint8_t(random());
+    while ((c & 127) == 127);
   std::vector<float> scales(2 * kScaleCols);
   for (float& s : scales) s = float(random() % 1000 + 1) / 700.0f;
   const auto write = [&](std::vector<std::pair<std::string, Tensor>> tensors) {
@@ -185,17 +192,21 @@ TEST_F(Sharded, Fp8Blocks) {
     }
   const auto load = [&](const Checkpoint& c) { c.load_matrix_bf16("w", kRows, kCols); };
   expect_refusal(Status::missing_tensor, {"w_scale_inv is missing"}, [&] { load(write({{"w", weight}})); });
-  expect_refusal(Status::invalid_shape, {"w_scale_inv has shape [1, 40], wanted [2, 20]"},
-                 [&] { load(write({{"w", weight}, {"w_scale_inv", tensor(scales.data(), {1, 2 * kScaleCols})}})); });
+  expect_refusal(Status::invalid_shape, {"w_scale_inv has shape [1, 40], wanted [2, 20]"}, [&] {
+    load(write({{"w", weight}, {"w_scale_inv", tensor(scales.data(), {1, 2 * kScaleCols})}}));
+  });
   std::vector<bf16> half(2 * kScaleCols);
-  expect_refusal(Status::unsupported, {"w_scale_inv is stored as BF16"},
-                 [&] { load(write({{"w", weight}, {"w_scale_inv", tensor(half.data(), {2, kScaleCols})}})); });
+  expect_refusal(Status::unsupported, {"w_scale_inv is stored as BF16"}, [&] {
+    load(write({{"w", weight}, {"w_scale_inv", tensor(half.data(), {2, kScaleCols})}}));
+  });
   std::vector<float> floats(kRows * kCols);
-  expect_refusal(Status::conflict, {"w_scale_inv", "F32"},
-                 [&] { load(write({{"w", tensor(floats.data(), {kRows, kCols})}, {"w_scale_inv", scale}})); });
+  expect_refusal(Status::conflict, {"w_scale_inv", "F32"}, [&] {
+    load(write({{"w", tensor(floats.data(), {kRows, kCols})}, {"w_scale_inv", scale}}));
+  });
   codes[129 * kCols + 2] = 0xff;
-  expect_refusal(Status::invalid_file, {"w[129][2] is NaN", "[NAN]"},
-                 [&] { load(write({{"w", weight}, {"w_scale_inv", scale}})); });
+  expect_refusal(Status::invalid_file, {"w[129][2] is NaN", "[NAN]"}, [&] {
+    load(write({{"w", weight}, {"w_scale_inv", scale}}));
+  });
 }
 
 }  // namespace

@@ -43,14 +43,16 @@ TEST(Config, PlainModel) {
 
 TEST(Config, DefaultsByModelType) {
   EXPECT_TRUE(read(config_text({{"model_type", "\"glm_moe_dsa\""}})).indexer_rope_interleave);
-  EXPECT_FALSE(read(config_text({{"model_type", "\"glm_moe_dsa\""}, {"indexer_rope_interleave", "false"}})).indexer_rope_interleave);
+  EXPECT_FALSE(read(config_text({{"model_type", "\"glm_moe_dsa\""}, {"indexer_rope_interleave", "false"}}))
+                   .indexer_rope_interleave);
   EXPECT_TRUE(read(config_text({{"indexer_rope_interleave", "true"}})).indexer_rope_interleave);
   EXPECT_FALSE(read(config_text({{"rope_interleave", "false"}})).rope_interleave);
 }
 
 TEST(Config, Rope) {
   // DeepSeek-V3.2 as published
-  ModelConfig c = read(config_text({{"rope_scaling", R"({"beta_fast":32,"beta_slow":1,"factor":40,"mscale":1.0,"mscale_all_dim":1.0,
+  ModelConfig c =
+      read(config_text({{"rope_scaling", R"({"beta_fast":32,"beta_slow":1,"factor":40,"mscale":1.0,"mscale_all_dim":1.0,
                                                        "original_max_position_embeddings":4096,"type":"yarn"})"}}));
   EXPECT_TRUE(c.rope.yarn);
   EXPECT_EQ(c.rope.factor, 40);
@@ -58,7 +60,8 @@ TEST(Config, Rope) {
   EXPECT_EQ(c.rope.original_max_position_embeddings, 4096);
   EXPECT_EQ(c.rope.theta, 10000);
   // as transformers writes it: theta inside, which wins
-  c = read(config_text({{"rope_parameters", R"({"rope_theta":8000000.0,"rope_type":"yarn","type":"yarn","factor":4.0})"}}));
+  c = read(
+      config_text({{"rope_parameters", R"({"rope_theta":8000000.0,"rope_type":"yarn","type":"yarn","factor":4.0})"}}));
   EXPECT_EQ(c.rope.theta, 8e6);
   EXPECT_EQ(c.rope.original_max_position_embeddings, 512) << "max_position_embeddings";
   EXPECT_EQ(c.rope.beta_fast, 32);
@@ -70,7 +73,8 @@ TEST(Config, Rope) {
 
   expect_invalid({{"rope_theta", ""}}, "rope_theta is missing");
   expect_invalid({{"rope_theta", "1e999"}}, "rope_theta is 1e999");
-  expect_invalid({{"rope_scaling", R"({"type":"linear","factor":2})"}}, "rope_scaling.type is \"linear\", wanted default or yarn");
+  expect_invalid({{"rope_scaling", R"({"type":"linear","factor":2})"}},
+                 "rope_scaling.type is \"linear\", wanted default or yarn");
   expect_invalid({{"rope_parameters", R"({"rope_type":"llama3"})"}}, "rope_parameters.rope_type");
   expect_invalid({{"rope_scaling", R"({"type":"yarn"})"}}, "rope_scaling.factor is missing");
   expect_invalid({{"rope_scaling", R"({"type":"yarn","factor":0.5})"}}, "rope_scaling.factor is 0.5");
@@ -87,11 +91,13 @@ TEST(Config, LayersThatShareASelection) {
   EXPECT_EQ(full({{"index_topk_freq", "4"}, {"index_skip_topk_offset", "3"}}), "1110");
   EXPECT_EQ(full({{"index_topk_pattern", "\"FSSF\""}, {"index_topk_freq", "1"}}), "1001");
   EXPECT_EQ(full({{"index_topk_pattern", "[\"full\",\"shared\",\"full\",\"full\"]"}}), "1011");
-  EXPECT_EQ(full({{"indexer_types", "[\"full\",\"full\",\"shared\",\"shared\"]"}, {"index_topk_pattern", "\"FSSF\""}}), "1100");
+  EXPECT_EQ(full({{"indexer_types", "[\"full\",\"full\",\"shared\",\"shared\"]"}, {"index_topk_pattern", "\"FSSF\""}}),
+            "1100");
   EXPECT_EQ(full({{"index_topk", ""}, {"index_n_heads", ""}, {"index_head_dim", "null"}}), "0000");
   expect_invalid({{"indexer_types", "[\"full\",\"half\",\"full\",\"full\"]"}}, "indexer_types[1] is \"half\"");
   expect_invalid({{"indexer_types", "[\"full\"]"}}, "indexer_types has 1 entries, wanted 4");
-  expect_invalid({{"indexer_types", "[\"shared\",\"full\",\"full\",\"full\"]"}}, "indexer_types gives layer 0 no indexer");
+  expect_invalid({{"indexer_types", "[\"shared\",\"full\",\"full\",\"full\"]"}},
+                 "indexer_types gives layer 0 no indexer");
   expect_invalid({{"index_topk_pattern", "\"FS\""}}, "index_topk_pattern");
   expect_invalid({{"index_topk_pattern", "\"FSXF\""}}, "index_topk_pattern");
   expect_invalid({{"index_topk_freq", "0"}}, "index_topk_freq");
@@ -103,19 +109,23 @@ TEST(Config, LayersWithExperts) {
   EXPECT_EQ(dense({{"n_routed_experts", "8"}, {"first_k_dense_replace", "1"}}), "1000");
   EXPECT_EQ(dense({{"n_routed_experts", "8"}, {"first_k_dense_replace", "1"}, {"moe_layer_freq", "2"}}), "1101");
   EXPECT_EQ(dense({{"n_routed_experts", "8"}, {"first_k_dense_replace", "9"}}), "1111");
-  EXPECT_EQ(dense({{"n_routed_experts", "8"}, {"first_k_dense_replace", "4"},
-                   {"mlp_layer_types", "[\"dense\",\"sparse\",\"dense\",\"dense\"]"}}), "1011");
+  EXPECT_EQ(dense({{"n_routed_experts", "8"},
+                   {"first_k_dense_replace", "4"},
+                   {"mlp_layer_types", "[\"dense\",\"sparse\",\"dense\",\"dense\"]"}}),
+            "1011");
   expect_invalid({{"n_routed_experts", "8"}}, "first_k_dense_replace is missing");
   expect_invalid({{"mlp_layer_types", "\"dense\""}}, "mlp_layer_types");
 }
 
 TEST(Config, SizesAreChecked) {
-  for (const char* key : {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "q_lora_rank",
-                          "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "max_position_embeddings",
-                          "index_n_heads", "index_head_dim", "index_topk"})
-    for (const char* value : {"", "null", "0", "-1", "1e308", "64.0", "\"64\"", "true", "2147483648", "[64]", "99999999999999999999"})
+  for (const char* key : {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+                          "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
+                          "max_position_embeddings", "index_n_heads", "index_head_dim", "index_topk"})
+    for (const char* value :
+         {"", "null", "0", "-1", "1e308", "64.0", "\"64\"", "true", "2147483648", "[64]", "99999999999999999999"})
       expect_invalid({{key, value}}, key);
-  for (const char* value : {"", "0", "1", "1e308", "-1e-6", "1e-999", "\"1e-6\"", "NaN"}) expect_invalid({{"rms_norm_eps", value}}, "");
+  for (const char* value : {"", "0", "1", "1e308", "-1e-6", "1e-999", "\"1e-6\"", "NaN"})
+    expect_invalid({{"rms_norm_eps", value}}, "");
   EXPECT_EQ(read(config_text({{"vocab_size", "2147483647"}})).vocab_size, 2147483647);
   expect_invalid({{"qk_rope_head_dim", "7"}}, "qk_rope_head_dim is 7, wanted an even number");
   expect_invalid({{"index_head_dim", "4"}}, "index_head_dim is 4, wanted at least 8");
@@ -124,7 +134,8 @@ TEST(Config, SizesAreChecked) {
 }
 
 TEST(Config, WhatIsNotComputedIsNamed) {
-  expect_invalid({{"model_type", "\"deepseek_v4\""}}, "model_type is \"deepseek_v4\", wanted deepseek_v32 or glm_moe_dsa");
+  expect_invalid({{"model_type", "\"deepseek_v4\""}},
+                 "model_type is \"deepseek_v4\", wanted deepseek_v32 or glm_moe_dsa");
   expect_invalid({{"model_type", ""}}, "model_type is missing");
   expect_invalid({{"hidden_act", "\"gelu\""}}, "hidden_act is \"gelu\", wanted silu");
   expect_invalid({{"attention_bias", "true"}}, "attention_bias is true");
@@ -133,18 +144,26 @@ TEST(Config, WhatIsNotComputedIsNamed) {
 }
 
 TEST(Config, Quantization) {
-  EXPECT_TRUE(read(config_text({{"quantization_config", R"({"activation_scheme":"dynamic","fmt":"e4m3","quant_method":"fp8",
-                                                           "scale_fmt":"ue8m0","weight_block_size":[128,128]})"}})).fp8_blocks);
-  EXPECT_TRUE(read(config_text({{"quantization_config", R"({"quant_method":"fp8","weight_block_size":[128,128]})"}})).fp8_blocks);
+  EXPECT_TRUE(
+      read(config_text({{"quantization_config", R"({"activation_scheme":"dynamic","fmt":"e4m3","quant_method":"fp8",
+                                                           "scale_fmt":"ue8m0","weight_block_size":[128,128]})"}}))
+          .fp8_blocks);
+  EXPECT_TRUE(read(config_text({{"quantization_config", R"({"quant_method":"fp8","weight_block_size":[128,128]})"}}))
+                  .fp8_blocks);
   EXPECT_FALSE(read(config_text({{"quantization_config", "null"}})).fp8_blocks);
-  expect_invalid({{"quantization_config", R"({"quant_method":"gptq"})"}}, "quantization_config.quant_method is \"gptq\"");
+  expect_invalid({{"quantization_config", R"({"quant_method":"gptq"})"}},
+                 "quantization_config.quant_method is \"gptq\"");
   expect_invalid({{"quantization_config", "{}"}}, "quantization_config.quant_method is missing");
   expect_invalid({{"quantization_config", R"({"quant_method":"fp8"})"}}, "weight_block_size is missing");
-  expect_invalid({{"quantization_config", R"({"quant_method":"fp8","weight_block_size":[64,128]})"}}, "weight_block_size is [64,128]");
-  expect_invalid({{"quantization_config", R"({"quant_method":"fp8","weight_block_size":[128,128],"fmt":"e5m2"})"}}, "fmt");
-  expect_invalid({{"quantization_config", R"({"quant_method":"fp8","weight_block_size":[128,128],"activation_scheme":"static"})"}},
-                 "activation_scheme");
-  expect_invalid({{"quantization_config", R"({"quant_method":"compressed-tensors"})"}}, "compressed-tensors", Status::unsupported);
+  expect_invalid({{"quantization_config", R"({"quant_method":"fp8","weight_block_size":[64,128]})"}},
+                 "weight_block_size is [64,128]");
+  expect_invalid({{"quantization_config", R"({"quant_method":"fp8","weight_block_size":[128,128],"fmt":"e5m2"})"}},
+                 "fmt");
+  expect_invalid(
+      {{"quantization_config", R"({"quant_method":"fp8","weight_block_size":[128,128],"activation_scheme":"static"})"}},
+      "activation_scheme");
+  expect_invalid({{"quantization_config", R"({"quant_method":"compressed-tensors"})"}}, "compressed-tensors",
+                 Status::unsupported);
 }
 
 TEST(Config, TextIsChecked) {
@@ -154,8 +173,8 @@ TEST(Config, TextIsChecked) {
   refused("", "not JSON");
   refused("[]", "wanted one JSON object");
   refused(config_text({}) + "x", "not JSON");
-  refused(R"({"a":1,"a":2})", "has the key a twice");
-  refused(R"({"b":{"a":1,"a":2}})", "has the key a twice");
+  refused(R"({"a":1,"a":2})", "has the key \"a\" twice");
+  refused(R"({"b":{"a":1,"a":2}})", "has the key \"a\" twice");
   refused("{\"a\":" + std::string(10'000'000, '['), "nested");
   refused("{\"a\":\"\xff\"}", "UTF-8");
   refused("{\"hidden_size\":NaN}", "not JSON");

@@ -16,15 +16,40 @@ int kind_of(std::string_view text, int depth = 8) {
 }
 
 TEST(Json, Faults) {
-  for (const char* good : {"{}", " [1, -2.5e+3, 0, \"\", true,false,null]\n", "\"\\u00e9\\ud83d\\ude00\\\"\"", "7", "{\"a\":{\"b\":[[]]},\"b\":1}",
-                           "[1e999]"})
+  for (const char* good : {"{}", " [1, -2.5e+3, 0, \"\", true,false,null]\n", "\"\\u00e9\\ud83d\\ude00\\\"\"", "7",
+                           "{\"a\":{\"b\":[[]]},\"b\":1}", "[1e999]"})
     EXPECT_EQ(kind_of(good), -1) << good;
-  for (const char* bad : {"", " ", "{", "[1,]", "{\"a\":1,}", "{\"a\"}", "{a:1}", "[01]", "[1.]", "[.5]", "[+1]", "[-]", "[1e]", "NaN", "[tru]",
-                          "\"\\x\"", "\"\\u12g4\"", "\"\\ud800\"", "\"\\ud800\\u0041\"", "\"\\udc00\"", "\"", "\"\\", "\"a\nb\"", "{} {}",
-                          "[1]]", "/**/1", "\xef\xbb\xbf{}"})
+  for (const char* bad : {"",
+                          " ",
+                          "{",
+                          "[1,]",
+                          "{\"a\":1,}",
+                          "{\"a\"}",
+                          "{a:1}",
+                          "[01]",
+                          "[1.]",
+                          "[.5]",
+                          "[+1]",
+                          "[-]",
+                          "[1e]",
+                          "NaN",
+                          "[tru]",
+                          "\"\\x\"",
+                          "\"\\u12g4\"",
+                          "\"\\ud800\"",
+                          "\"\\ud800\\u0041\"",
+                          "\"\\udc00\"",
+                          "\"",
+                          "\"\\",
+                          "\"a\nb\"",
+                          "{} {}",
+                          "[1]]",
+                          "/**/1",
+                          "\xef\xbb\xbf{}"})
     EXPECT_EQ(kind_of(bad), JsonFault::syntax) << bad;
   EXPECT_EQ(kind_of(std::string_view("{}\0", 3)), JsonFault::syntax);
-  for (const char* bad : {"\"\xff\"", "\"\xc0\xaf\"", "\"\xed\xa0\x80\"", "\"\xf4\x90\x80\x80\"", "\"\xe2\x82\"", "\x80"})
+  for (const char* bad :
+       {"\"\xff\"", "\"\xc0\xaf\"", "\"\xed\xa0\x80\"", "\"\xf4\x90\x80\x80\"", "\"\xe2\x82\"", "\x80"})
     EXPECT_EQ(kind_of(bad), JsonFault::encoding) << bad;
   EXPECT_EQ(kind_of("[[[]]]", 2), JsonFault::depth);
   EXPECT_EQ(kind_of("[[\"[[[\"]]", 2), -1);
@@ -43,12 +68,16 @@ TEST(Json, DuplicateKeys) {
 }
 
 TEST(Json, Values) {
-  const std::string text = R"( {"a" : [ 1 ,[], {"x":"y]"} ] , "b\n" : -2.5e1,"c":true, "e":{}, "d":"\ud83d\ude00\u00e9\/"} )";
+  const std::string text =
+      R"( {"a" : [ 1 ,[], {"x":"y]"} ] , "b\n" : -2.5e1,"c":true, "e":{}, "d":"\ud83d\ude00\u00e9\/"} )";
   ASSERT_FALSE(find_json_fault(text, 8));
   std::map<std::string, std::string> members;
   Json(text).members([&](const std::string& key, const Json& value) { members[key] = value.text(); });
-  EXPECT_EQ(members, (std::map<std::string, std::string>{{"a", R"([ 1 ,[], {"x":"y]"} ])"}, {"b\n", "-2.5e1"}, {"c", "true"},
-                                                         {"e", "{}"}, {"d", R"("\ud83d\ude00\u00e9\/")"}}));
+  EXPECT_EQ(members, (std::map<std::string, std::string>{{"a", R"([ 1 ,[], {"x":"y]"} ])"},
+                                                         {"b\n", "-2.5e1"},
+                                                         {"c", "true"},
+                                                         {"e", "{}"},
+                                                         {"d", R"("\ud83d\ude00\u00e9\/")"}}));
   std::vector<std::string> items;
   Json(members["a"]).items([&](const Json& value) { items.emplace_back(value.text()); });
   EXPECT_EQ(items, (std::vector<std::string>{"1", "[]", R"({"x":"y]"})"}));
@@ -63,7 +92,8 @@ TEST(Json, Values) {
 }
 
 TEST(Json, TextForMessages) {
-  EXPECT_EQ(printable(std::string_view("a\0\n\x7f\xc2\x85\xff\xc3\xa9", 9)), "a\\u0000\\u000a\\u007f\\u0085\\xff\xc3\xa9");
+  EXPECT_EQ(printable(std::string_view("a\0\n\x7f\xc2\x85\xff\xc3\xa9", 9)),
+            "a\\u0000\\u000a\\u007f\\u0085\\xff\xc3\xa9");
   EXPECT_EQ(printable(std::string(120, 'x')), std::string(120, 'x'));
   EXPECT_EQ(printable(std::string(121, 'x')), std::string(120, 'x') + "...");
   EXPECT_EQ(json_quoted("a\"\\\n"), "\"a\\\"\\\\\\u000a\"");
@@ -72,8 +102,28 @@ TEST(Json, TextForMessages) {
 // nlohmann-json accepts and refuses the same texts (it also takes duplicate keys and NULs at the end, and no number
 // beyond a double: not generated).
 TEST(Json, AgreesWithAnotherParser) {
-  static constexpr const char* kPieces[] = {"{", "}", "[", "]", ",", ":", "\"a\"", "\"b\"", "\"\\u0041\\n\"", "\"\\ud83d\\ude00\"", "\"\\ud83d\"",
-                                            "1", "-0.5e-2", "01", "1.", "true", "null", "nul", " ", "\"\xc3\xa9\"", "\"\xc3\"", "\"\\q\""};
+  static constexpr const char* kPieces[] = {"{",
+                                            "}",
+                                            "[",
+                                            "]",
+                                            ",",
+                                            ":",
+                                            "\"a\"",
+                                            "\"b\"",
+                                            "\"\\u0041\\n\"",
+                                            "\"\\ud83d\\ude00\"",
+                                            "\"\\ud83d\"",
+                                            "1",
+                                            "-0.5e-2",
+                                            "01",
+                                            "1.",
+                                            "true",
+                                            "null",
+                                            "nul",
+                                            " ",
+                                            "\"\xc3\xa9\"",
+                                            "\"\xc3\"",
+                                            "\"\\q\""};
   std::mt19937 random(3);
   int accepted = 0;
   for (int i = 0; i < 200000; ++i) {

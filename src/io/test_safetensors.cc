@@ -21,7 +21,8 @@ std::string answer(const std::string& path) {
     const std::string sentence = e.what();
     EXPECT_EQ(sentence.substr(0, 6), "load: ");
     EXPECT_EQ(sentence.substr(sentence.size() - e.reason.size() - 2), "[" + e.reason + "]");
-    EXPECT_EQ(std::count_if(sentence.begin(), sentence.end(), [](char c) { return static_cast<unsigned char>(c) < 32; }), 0);
+    EXPECT_EQ(
+        std::count_if(sentence.begin(), sentence.end(), [](char c) { return static_cast<unsigned char>(c) < 32; }), 0);
     return e.reason;
   }
 }
@@ -34,21 +35,24 @@ std::string file_of(const std::string& header, const std::string& data) {
 
 TEST(Safetensors, CorpusIsAnsweredAsStated) {
   const TestFolder folder;
-  const std::string generate = std::string(DSAKIT_PYTHON " " DSAKIT_SOURCE_DIR "/tests/corpus/make_bad_safetensors.py ") +
-                               folder.path() + " > /dev/null";
+  const std::string generate =
+      std::string(DSAKIT_PYTHON " " DSAKIT_SOURCE_DIR "/tests/corpus/make_bad_safetensors.py ") + folder.path() +
+      " > /dev/null";
   ASSERT_EQ(std::system(generate.c_str()), 0);
   std::istringstream table(bytes_of(folder / "expected.tsv"));
   std::string line, name, bytes, expected;
   std::getline(table, line);
   int files = 0, refused = 0;
-  for (; std::getline(table, name, '\t') && std::getline(table, bytes, '\t') && std::getline(table, expected); ++files) {
+  for (; std::getline(table, name, '\t') && std::getline(table, bytes, '\t') && std::getline(table, expected);
+       ++files) {
     const std::string path = folder / (name + ".safetensors");
     ASSERT_EQ(std::filesystem::file_size(path), std::stoull(bytes)) << name;
     double best = 1e9;  // of three: the machine may be busy
     for (int run = 0; run < 3 && (run == 0 || best > 10); ++run) {
       const auto start = std::chrono::steady_clock::now();
       EXPECT_EQ(answer(path), expected) << name;
-      best = std::min(best, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+      best =
+          std::min(best, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
     }
     EXPECT_LE(best, 10) << name << " takes too many milliseconds";
     refused += expected.compare(0, 3, "OK:") != 0;
@@ -64,7 +68,8 @@ TEST(Safetensors, SentenceNamesFileTensorGotAndWanted) {
     const SafetensorsFile file(folder.write("model-00003.safetensors", file_of(header, std::string(11, '\0'))));
     FAIL();
   } catch (const Error& e) {
-    EXPECT_STREQ(e.what(), "load: model-00003.safetensors: w spans 11 bytes, wanted 12 (F8_E4M3 [3, 4]) [SIZE_MISMATCH]");
+    EXPECT_STREQ(e.what(),
+                 "load: model-00003.safetensors: w spans 11 bytes, wanted 12 (F8_E4M3 [3, 4]) [SIZE_MISMATCH]");
   }
   const std::string name(500, 'n');
   try {
@@ -81,8 +86,11 @@ TEST(Safetensors, WrittenIsRead) {
   std::vector<std::int8_t> b{-1, 0, 1};
   bf16 scalar{0x3f80};
   Tensor point = tensor(&scalar, {});
-  write_safetensors(folder / "x", {{"a", tensor(a.data(), {2, 3})}, {"quote\" \\", tensor(b.data(), {3, 1})}, {"s", point},
-                                   {"none", tensor(a.data(), {0, 7})}},
+  write_safetensors(folder / "x",
+                    {{"a", tensor(a.data(), {2, 3})},
+                     {"quote\" \\", tensor(b.data(), {3, 1})},
+                     {"s", point},
+                     {"none", tensor(a.data(), {0, 7})}},
                     {{"format", "pt"}, {"line", "one\ntwo"}});
   const SafetensorsFile file(folder / "x");
   ASSERT_EQ(file.tensors().size(), 4u);
@@ -100,9 +108,21 @@ TEST(Safetensors, WrittenIsRead) {
   EXPECT_FALSE(file.find("b"));
 }
 
+TEST(Safetensors, WhatCannotBeWritten) {
+  const TestFolder folder;
+  std::vector<float> a(6);
+  Tensor transposed = tensor(a.data(), {2, 3});
+  transposed.stride = {1, 2};
+  EXPECT_THROW(write_safetensors(folder / "x", {{"a", transposed}}), Error);
+  EXPECT_THROW(write_safetensors(folder / "x", {{"a", Tensor{}}}), Error);
+  EXPECT_FALSE(std::filesystem::exists(folder / "x"));
+  EXPECT_THROW(write_safetensors(folder / "missing/x", {{"a", tensor(a.data(), {6})}}), Error);
+}
+
 TEST(Safetensors, UnusualDtypesAreBytes) {
   const TestFolder folder;
-  const SafetensorsFile file(folder.write("x", file_of(R"({"a":{"dtype":"F4","shape":[4],"data_offsets":[0,2]}})", "ab")));
+  const SafetensorsFile file(
+      folder.write("x", file_of(R"({"a":{"dtype":"F4","shape":[4],"data_offsets":[0,2]}})", "ab")));
   EXPECT_EQ(file.find("a")->type->dtype, DType::other);
   EXPECT_EQ(std::to_integer<char>(file.read(*file.find("a"))[1]), 'b');
 }
@@ -110,7 +130,8 @@ TEST(Safetensors, UnusualDtypesAreBytes) {
 TEST(Safetensors, NotAFile) {
   const TestFolder folder;
   ASSERT_EQ(::mkfifo((folder / "fifo").c_str(), 0600), 0);
-  for (const std::string& path : {folder / "fifo", folder.path(), folder / "missing", std::string("/dev/zero"), std::string()})
+  for (const std::string& path :
+       {folder / "fifo", folder.path(), folder / "missing", std::string("/dev/zero"), std::string()})
     expect_refusal(Status::io_error, {}, [&] { SafetensorsFile{path}; });
   expect_refusal(Status::invalid_path, {"NUL"}, [&] { SafetensorsFile{std::string("a\0b", 3)}; });
 }
@@ -142,13 +163,15 @@ TEST(Safetensors, MemoryLimitIsAskedFirst) {
   ::unsetenv("DSAKIT_MEM_LIMIT");
 }
 
-// Files with a few bytes changed: the answer is that of the corpus generator, an independent reader, and what is accepted
-// can be read to its last byte.
+// Files with a few bytes changed: the answer is that of the corpus generator, an independent reader, and what is
+// accepted can be read to its last byte.
 TEST(Safetensors, DamagedFilesAreAnsweredLikeTheGeneratorDoes) {
   const TestFolder folder;
   std::vector<float> a(12);
-  write_safetensors(folder / "whole", {{"layer.weight", tensor(a.data(), {3, 4})}, {"b\xc3\xa9", tensor(a.data(), {0})},
-                                       {"layer.weights", tensor(a.data(), {2, 3})}},
+  write_safetensors(folder / "whole",
+                    {{"layer.weight", tensor(a.data(), {3, 4})},
+                     {"b\xc3\xa9", tensor(a.data(), {0})},
+                     {"layer.weights", tensor(a.data(), {2, 3})}},
                     {{"format", "pt"}});
   const std::string whole = bytes_of(folder / "whole");
   const std::size_t header = whole.size() - 72;
@@ -160,23 +183,39 @@ TEST(Safetensors, DamagedFilesAreAnsweredLikeTheGeneratorDoes) {
     std::string bytes = whole;
     for (unsigned changes = 1 + random() % 3; changes-- > 0;) {
       const std::size_t at = random() % header;
-      const char c = random() % 2 ? kGrammar[random() % (sizeof kGrammar - 1)] : static_cast<char>(bytes[at] ^ 1 << random() % 8);
+      const char c =
+          random() % 2 ? kGrammar[random() % (sizeof kGrammar - 1)] : static_cast<char>(bytes[at] ^ 1 << random() % 8);
       if (at < 8 || random() % 2) bytes[at] = c;
       else bytes.insert(at, 1, c), ++bytes[0];  // the length word grows with it
     }
     damaged.push_back(std::move(bytes));
   }
-  static constexpr const char* kPieces[] = {"\"a\":{\"dtype\":\"I8\",\"shape\":", "[2]", "[0]", "[1,2]", ",\"data_offsets\":", "[0,2]", "[2,0]", "[2,2]",
-                                            "}", "},", "\"b\":{\"data_offsets\":[0,0],\"shape\":[0],\"dtype\":\"BF16\"}", ",", "null",
-                                            "\"__metadata__\":{}", "\"\\ud83d\\ude00\":", "\"\\ud800\":"};
+  static constexpr const char* kPieces[] = {"\"a\":{\"dtype\":\"I8\",\"shape\":",
+                                            "[2]",
+                                            "[0]",
+                                            "[1,2]",
+                                            ",\"data_offsets\":",
+                                            "[0,2]",
+                                            "[2,0]",
+                                            "[2,2]",
+                                            "}",
+                                            "},",
+                                            "\"b\":{\"data_offsets\":[0,0],\"shape\":[0],\"dtype\":\"BF16\"}",
+                                            ",",
+                                            "null",
+                                            "\"__metadata__\":{}",
+                                            "\"\\ud83d\\ude00\":",
+                                            "\"\\ud800\":"};
   for (int i = 0; i < 1500; ++i) {
     std::string text = "{";
     for (unsigned n = random() % 3; n-- > 0;) text += kPieces[random() % std::size(kPieces)];
-    if (random() % 4) text += kPieces[0], text += kPieces[1 + random() % 3], text += kPieces[4], text += kPieces[5 + random() % 3];
+    if (random() % 4)
+      text += kPieces[0], text += kPieces[1 + random() % 3], text += kPieces[4], text += kPieces[5 + random() % 3];
     for (unsigned n = random() % 3; n-- > 0;) text += kPieces[8 + random() % (std::size(kPieces) - 8)];
     damaged.push_back(file_of(text + "}", std::string(random() % 4, '\0')));
   }
-  std::string command = "cd " + folder.path() + " && " DSAKIT_PYTHON " " DSAKIT_SOURCE_DIR "/tests/corpus/make_bad_safetensors.py --check";
+  std::string command = "cd " + folder.path() +
+                        " && " DSAKIT_PYTHON " " DSAKIT_SOURCE_DIR "/tests/corpus/make_bad_safetensors.py --check";
   for (std::size_t i = 0; i < damaged.size(); ++i) {
     folder.write(std::to_string(i), damaged[i]);
     command += " " + std::to_string(i);

@@ -29,6 +29,9 @@ struct IndexQueryF32 {
   int dims;
 };
 
+/// The kinds of product, for measuring the limit of each.
+enum class Dot { i8, bf16, f32 };
+
 /// Everything here that depends on an instruction set, on one screen. To port to a new CPU, write better
 /// functions for some of these. Pointers, strides (in elements) and counts only; nothing here allocates,
 /// throws or starts a thread. "Same bits" = on every rung.
@@ -82,6 +85,9 @@ struct Kernels {
   /// Nearest, ties to even, subnormals kept, NaN stays NaN.
   void (*round_bf16)(const float* x, std::int64_t n, bf16* y) noexcept;
 
+  /// y[i] = bf16(fp32(codes[i] * scales[i / tile])).
+  void (*dequantize_bf16)(const std::int8_t* codes, const float* scales, int tile, int n, bf16* y) noexcept;
+
   // ---- attention over one chunk of list positions; bits per rung ----------------------------------------------------
 
   /// In place on one row of scores: x = fp32(x * scale), m = max, x = exp(x - m), returns the canonical sum of x.
@@ -99,6 +105,12 @@ struct Kernels {
   /// number and columns past dims are 0. Panel pitch ceil(count/2)*128 elements.
   void (*interleave_bf16)(const bf16* const* rows, int count, int dims, bf16* panels) noexcept;
   void (*interleave_i8)(const std::int8_t* const* rows, int count, int dims, bf16* panels) noexcept;
+
+  // ---- the limit ----------------------------------------------------------------------------------------------------
+
+  /// Does `rounds` rounds of independent multiply-adds in registers, the way this rung's products do them, and returns
+  /// how many operations that were (two each). Null where there is no instruction to take as the limit.
+  double (*peak)(Dot kind, int rounds) noexcept;
 };
 
 /// The rungs this machine can run, generic first: what tests and benchmarks walk.

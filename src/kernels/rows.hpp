@@ -120,6 +120,15 @@ void round_bf16(const float* __restrict x, std::int64_t n, bf16* __restrict y) n
   for (std::int64_t i = 0; i < n; ++i) y[i].bits = nearest_bf16(x[i]);
 }
 
+void dequantize_bf16(const std::int8_t* __restrict codes, const float* scales, int tile, int n,
+                     bf16* __restrict y) noexcept {
+  for (int first = 0; first < n; first += tile, ++scales) {
+    const float scale = *scales;
+    const int end = first + tile < n ? first + tile : n;
+    for (int i = first; i < end; ++i) y[i].bits = nearest_bf16(static_cast<float>(codes[i]) * scale);
+  }
+}
+
 /// a * b + c, with one rounding where that costs nothing: only where bits may differ from rung to rung.
 [[gnu::always_inline]] inline float multiply_add(float a, float b, float c) {
 #if defined(__FMA__)
@@ -171,6 +180,7 @@ void use_rows(Kernels& k) {
   k.dequantize = dequantize;
   k.widen_bf16 = widen_bf16;
   k.round_bf16 = round_bf16;
+  k.dequantize_bf16 = dequantize_bf16;
   k.softmax = softmax;
   k.multiply_add = multiply_add;
   k.multiply_round = multiply_round;

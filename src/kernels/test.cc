@@ -126,17 +126,421 @@ TEST_P(Rung, ProductI8IsExact) {
       }
 }
 
-/// The bound: each of the k + blocks additions and each product rounds at most once to fp32 (the bf16 dot
-/// instruction: pairs, twice), relative to the sum of magnitudes.
-template <class T, class Product>
-void check_product(const Kernels& k, Product product, bool same_bits, const std::vector<T>& (*)(int) = nullptr) = delete;
-
-struct FloatCase {
+struct Product {
   int depth, m;
-  std::ptrdiff_t a_stride, c_stride;
-  std::vector<bf16> weight;
-  std::vector<float> c;
-  FloatCase(int depth, int m)
-      : depth(depth), m(m), a_stride(depth + 3), c_stride(kPanel + 5), weight(random_bf16(std::size_t(depth) * kPanel)),
-        c(random_floats((m - 1) * c_stride + kPanel)) {}
+  std::ptrdiff_t a_stride = depth + 3, c_stride = kPanel + 5;
+  std::vector<bf16> weight = random_bf16(std::size_t(depth) * kPanel);
+  std::vector<float> before = random_floats((m - 1) * c_stride + kPanel);
+
+  template <class T, class F>
+  std::vector<float> run(F kernel, const std::vector<T>& rows, bool add, Edge edge) const {
+    const Guarded<T> a(rows, edge);
+    const Guarded<bf16> panel(panel_elements_bf16(depth), edge);
+    const Guarded<float> c(before, edge);
+    pack_panel_bf16({weight.data(), kPanel, false, depth, kPanel}, 0, panel);
+    kernel(a, a_stride, m, panel, depth, c, c_stride, add);
+    return c.values();
+  }
+
+  /// Every addition and product may round (the bf16 dot instruction: a few times), relative to the sum of magnitudes.
+  template <class T>
+  void check(const std::vector<float>& got, const std::vector<T>& rows, bool add) const {
+    for (int i = 0; i < m; ++i)
+      for (int j = 0; j < kPanel; ++j) {
+        double sum = add ? before[i * c_stride + j] : 0, size = std::abs(sum);
+        for (int p = 0; p < depth; ++p) {
+          double term = to_float(weight[p * kPanel + j]);
+          if constexpr (sizeof(T) == 2) term *= to_float(rows[i * a_stride + p]);
+          else term *= rows[i * a_stride + p];
+          sum += term, size += std::abs(term);
+        }
+        ASSERT_NEAR(got[i * c_stride + j], sum, size * 0x1p-24 * (2 + std::min(depth, kSumBlock) + depth / kSumBlock))
+            << depth << " " << m << " " << i << " " << j;
+      }
+  }
+
+  /// Row i of a product of many rows is the product of row i.
+  template <class T, class F>
+  void check_rows(F kernel, const std::vector<float>& got, const std::vector<T>& rows, bool add) const {
+    for (int i = 0; i < m; ++i) {
+      Product one = *this;
+      one.m = 1;
+      one.before.assign(before.begin() + i * c_stride, before.begin() + i * c_stride + kPanel);
+      const std::vector<T> row(rows.begin() + i * a_stride, rows.begin() + i * a_stride + depth);
+      const std::vector<float> c = one.run(kernel, row, add, Edge::end);
+      ASSERT_TRUE(std::equal(c.begin(), c.end(), got.begin() + i * c_stride, [](float a, float b) { return same(a, b); }));
+    }
+  }
 };
+
+const int kRowCounts[] = {1, 2, 3, 4, 5, 6, 7, 8, 13, 19, 25};
+
+TEST_P(Rung, ProductBf16) {
+  for (const int depth : kWidths)
+    for (const int m : kRowCounts)
+      for (const bool add : {false, true}) {
+        const Product p{depth, m};
+        const std::vector<bf16> rows = random_bf16((m - 1) * p.a_stride + depth);
+        const std::vector<float> got = p.run(k.product_bf16, rows, add, Edge::end);
+        p.check(got, rows, add);
+        p.check_rows(k.product_bf16, got, rows, add);
+        ASSERT_TRUE(same(got, p.run(k.product_bf16, rows, add, Edge::begin)));
+        if (std::string(k.isa) == "avx2") {
+          ASSERT_TRUE(same(got, p.run(generic.product_bf16, rows, add, Edge::end)));
+        }
+      }
+}
+
+TEST_P(Rung, ProductF32HasTheSameBits) {
+  for (const int depth : kWidths)
+    for (const int m : kRowCounts)
+      for (const bool add : {false, true}) {
+        const Product p{depth, m};
+        const std::vector<float> rows = random_floats((m - 1) * p.a_stride + depth);
+        const std::vector<float> expected = p.run(generic.product_f32, rows, add, Edge::end);
+        p.check(expected, rows, add);
+        for (const Edge edge : kEdges) ASSERT_TRUE(same(expected, p.run(k.product_f32, rows, add, edge))) << depth << " " << m;
+      }
+}
+
+TEST_P(Rung, ProductsOfNothing) {
+  float c[kPanel], d[kPanel];
+  std::fill_n(c, kPanel, 3.0f), std::fill_n(d, kPanel, 3.0f);
+  for (const bool add : {false, true}) {
+    k.product_bf16(nullptr, 0, 1, nullptr, 0, c, kPanel, add);
+    k.product_f32(nullptr, 0, 1, nullptr, 0, d, kPanel, add);
+    for (int j = 0; j < kPanel; ++j) ASSERT_TRUE(c[j] == 0 && d[j] == 0);
+  }
+}
+
+TEST_P(Rung, BlocksAreSummedInOrder) {
+  // 2^24 from the first block swallows the second's 1 but not the third's 2: only this order gives 2^24 + 2.
+  Product p{3 * kSumBlock, 1};
+  for (bf16& w : p.weight) w = to_bf16(1);
+  std::vector<float> rows(p.depth);
+  rows[0] = 0x1p24f, rows[kSumBlock] = 1, rows[2 * kSumBlock] = 2;
+  std::vector<bf16> short_rows(p.depth);
+  for (int i = 0; i < p.depth; ++i) short_rows[i] = to_bf16(rows[i]);
+  EXPECT_EQ(p.run(k.product_f32, rows, false, Edge::end)[0], 0x1p24f + 2);
+  EXPECT_EQ(p.run(k.product_bf16, short_rows, false, Edge::end)[0], 0x1p24f + 2);
+}
+
+// ---- the indexer ------------------------------------------------------------------------------------------------
+
+TEST_P(Rung, IndexScoresI8) {
+  for (const int blocks : {1, 2, 3, 4, 5, 8})
+    for (const int dims : {1, 2, 3, 4, 7, 64, 66, 127, 128, 129, 515})
+      for (const int count : {1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 23, 30}) {
+        const Edge edge = kEdges[(blocks + dims + count) % 2];
+        const std::vector<std::int8_t> q = random_codes(std::size_t(blocks) * ((dims + 3) / 4) * 64);
+        Guarded<std::uint8_t> codes(q.size(), Edge::end);
+        for (std::size_t i = 0; i < q.size(); ++i) codes[i] = std::uint8_t(q[i] + 128);
+        const Guarded<float> weight(random_floats(blocks * 16), edge);
+        const std::ptrdiff_t stride = dims + count % 3;
+        const Guarded<std::int8_t> key(random_codes((count - 1) * stride + dims), edge);
+        const Guarded<float> scores(count, edge), expected(count, edge);
+        const IndexQueryI8 query{codes, weight, blocks, dims};
+        k.index_scores_i8(query, key, stride, count, scores);
+        generic.index_scores_i8(query, key, stride, count, expected);
+        ASSERT_TRUE(same(scores.values(), expected.values())) << blocks << " " << dims << " " << count;
+      }
+}
+
+/// The formula once more, from the contract alone.
+TEST_P(Rung, IndexScoresI8FollowsTheFormula) {
+  constexpr int kBlocks = 5, kDims = 128, kCount = 40;
+  const std::vector<std::int8_t> q = random_codes(kBlocks * kDims * 16), key = random_codes(kCount * kDims);
+  alignas(64) std::uint8_t codes[kBlocks * kDims * 16];
+  for (std::size_t i = 0; i < q.size(); ++i) codes[i] = std::uint8_t(q[i] + 128);
+  const std::vector<float> weight = random_floats(kBlocks * 16);
+  float scores[kCount];
+  k.index_scores_i8({codes, weight.data(), kBlocks, kDims}, key.data(), kDims, kCount, scores);
+  for (int s = 0; s < kCount; ++s) {
+    float lane[16] = {};
+    for (int h = 0; h < kBlocks * 16; ++h) {
+      int dot = 0;
+      for (int d = 0; d < kDims; ++d) dot += q[((h / 16 * (kDims / 4) + d / 4) * 16 + h % 16) * 4 + d % 4] * key[s * kDims + d];
+      lane[h % 16] = std::fma(weight[h], float(std::max(dot, 0)), lane[h % 16]);
+    }
+    for (int half = 8; half > 0; half /= 2)
+      for (int l = 0; l < half; ++l) lane[l] += lane[l + half];
+    ASSERT_TRUE(same(scores[s], lane[0])) << s;
+  }
+}
+
+TEST_P(Rung, IndexScoresF32) {
+  for (const int blocks : {1, 2, 3, 4, 5, 8})
+    for (const int dims : {1, 3, 64, 128})
+      for (const int count : {1, 2, 3, 4, 5, 6, 7, 12, 13, 25})
+        for (const bool wild : {false, true}) {
+          const Edge edge = kEdges[(blocks + dims + count) % 2];
+          std::vector<float> q = random_floats(blocks * 16 * dims), x;
+          const std::ptrdiff_t stride = dims + count % 3;
+          x = random_floats((count - 1) * stride + dims, 100);
+          for (float& v : q) v = to_float(to_bf16(v));
+          for (float& v : x) v = to_float(to_bf16(v));
+          if (wild) {
+            x[random_bits() % x.size()] = kNaN;
+            x[random_bits() % x.size()] = kInf;
+            q[random_bits() % q.size()] = -kInf;
+            q[random_bits() % q.size()] = 0;
+          }
+          const Guarded<float> values(q, edge), weight(random_floats(blocks * 16), edge), key(x, edge);
+          const Guarded<float> scores(count, edge), expected(count, edge);
+          const IndexQueryF32 query{values, weight, blocks, dims};
+          k.index_scores_f32(query, key, stride, count, scores);
+          generic.index_scores_f32(query, key, stride, count, expected);
+          ASSERT_TRUE(same(scores.values(), expected.values())) << blocks << " " << dims << " " << count;
+        }
+}
+
+TEST_P(Rung, AppendCandidates) {
+  EXPECT_EQ(order_key(-0.0f), order_key(0.0f));
+  EXPECT_LT(order_key(kNaN), order_key(-kInf));
+  EXPECT_LT(order_key(-0x1p-149f), order_key(0.0f));
+  EXPECT_LT(order_key(3.0f), order_key(kInf));
+  const std::uint32_t floors[] = {0, 1, order_key(-kInf), order_key(-kInf) + 1, order_key(0.0f), order_key(0.0f) + 1,
+                                  order_key(1.0f), order_key(kInf), order_key(kInf) + 1, 0xffffffffu};
+  for (int count = 0; count <= 200; ++count) {
+    const Edge edge = kEdges[count % 2];
+    const Guarded<float> scores(wild_floats(count), edge);
+    for (const std::uint32_t floor : floors) {
+      const Guarded<std::uint64_t> out(count, edge);
+      const std::uint32_t first = count % 5 == 0 ? 0xffffff00u : 1000u;
+      const int n = k.append_candidates(scores, count, first, floor, out);
+      std::vector<std::uint64_t> expected;
+      for (int i = 0; i < count; ++i)
+        if (order_key(scores[i]) >= floor) expected.push_back(candidate(order_key(scores[i]), first + std::uint32_t(i)));
+      ASSERT_EQ(n, int(expected.size()));
+      ASSERT_TRUE(std::equal(expected.begin(), expected.end(), &out[0]));
+    }
+  }
+}
+
+// ---- rows -------------------------------------------------------------------------------------------------------
+
+TEST_P(Rung, SumsAreCanonical) {
+  for (int n = 0; n <= 257; ++n)
+    for (const Edge edge : kEdges) {
+      const Guarded<float> x(random_floats(n, 3), edge);
+      float sums[16] = {}, squares[16] = {};
+      for (int i = 0; i < n; ++i) {
+        const float square = x[i] * x[i], term = square * 0.3f, each = x[i] * 0.3f;
+        squares[i % 16] += term;
+        sums[i % 16] += each;
+      }
+      for (float* lane : {sums, squares})
+        for (int half = 8; half > 0; half /= 2)
+          for (int l = 0; l < half; ++l) lane[l] += lane[l + half];
+      ASSERT_TRUE(same(k.sum(x, n, 0.3f), sums[0])) << n;
+      ASSERT_TRUE(same(k.sum_squares(x, n, 0.3f), squares[0])) << n;
+    }
+}
+
+TEST_P(Rung, MaxAbs) {
+  for (int n = 0; n <= 257; ++n)
+    for (const Edge edge : kEdges) {
+      const Guarded<float> x(n % 2 ? wild_floats(n) : random_floats(n), edge);
+      float expected = 0;
+      for (int i = 0; i < n; ++i)
+        if (std::abs(x[i]) > expected) expected = std::abs(x[i]);
+      ASSERT_TRUE(same(k.max_abs(x, n), expected)) << n;
+    }
+}
+
+TEST_P(Rung, Quantize) {
+  const auto code = [](float x) { return std::int8_t(x != x ? 0 : std::clamp(std::nearbyint(x), -128.0f, 127.0f)); };
+  for (int n = 0; n <= 257; ++n)
+    for (const Edge edge : kEdges)
+      for (const float multiplier : {1.0f, 0.37f, 100.0f, kInf, 0.0f}) {
+        std::vector<float> values = n % 2 ? wild_floats(n) : random_floats(n, 140);
+        for (int i = 0; i < n; i += 5) values[i] = float(int(random_bits() % 260) - 130) + 0.5f;
+        const Guarded<float> x(values, edge);
+        const Guarded<std::int8_t> codes(n, edge);
+        k.quantize(x, n, multiplier, codes);
+        for (int i = 0; i < n; ++i) ASSERT_EQ(codes[i], code(x[i] * multiplier)) << n << " " << x[i];
+      }
+}
+
+TEST_P(Rung, Dequantize) {
+  for (int n = 0; n <= 257; ++n)
+    for (const Edge edge : kEdges) {
+      const Guarded<std::int32_t> acc(n, edge);
+      for (int i = 0; i < n; ++i) acc[i] = std::int32_t(random_bits()) >> random_bits() % 32;
+      const Guarded<float> scale(random_floats(n), edge), y(n, edge);
+      k.dequantize(acc, n, 0.7f, scale, y);
+      for (int i = 0; i < n; ++i) {
+        const float row = float(acc[i]) * 0.7f;
+        ASSERT_EQ(y[i], row * scale[i]);
+      }
+    }
+}
+
+TEST_P(Rung, WidensEverySixteenBitFloat) {
+  std::vector<bf16> x(65536);
+  std::vector<f16> h(65536);
+  for (int i = 0; i < 65536; ++i) x[i].bits = h[i].bits = std::uint16_t(i);
+  std::vector<float> y(65536), z(65536);
+  k.widen_bf16(x.data(), 65536, y.data());
+  k.widen_f16(h.data(), 65536, z.data());
+  for (int i = 0; i < 65536; ++i) {
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(y[i]), std::uint32_t(i) << 16);
+    const int exponent = i >> 10 & 31, fraction = i & 1023;
+    double value = exponent == 0    ? std::ldexp(fraction, -24)
+                   : exponent == 31 ? (fraction ? double(kNaN) : double(kInf))
+                                    : std::ldexp(1024 + fraction, exponent - 25);
+    if (i >> 15) value = -value;
+    ASSERT_TRUE(same(z[i], float(value))) << i;
+  }
+  for (int n = 0; n <= 257; ++n)
+    for (const Edge edge : kEdges) {
+      const Guarded<bf16> a(std::vector<bf16>(x.begin() + 16000, x.begin() + 16000 + n), edge);
+      const Guarded<f16> b(std::vector<f16>(h.begin() + 16000, h.begin() + 16000 + n), edge);
+      const Guarded<float> c(n, edge), d(n, edge);
+      k.widen_bf16(a, n, c);
+      k.widen_f16(b, n, d);
+      for (int i = 0; i < n; ++i) ASSERT_TRUE(same(c[i], y[16000 + i]) && same(d[i], z[16000 + i]));
+    }
+}
+
+/// Around every bf16 value: itself, the midpoint to the next, and the neighbours of that.
+TEST_P(Rung, RoundsToNearestEven) {
+  std::vector<float> x;
+  std::vector<std::uint16_t> expected;
+  for (std::uint32_t low = 0; low < 65536; ++low) {
+    const bool nan = (low & 0x7fff) > 0x7f80, infinite = (low & 0x7fff) == 0x7f80;
+    for (const std::uint32_t tail : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) {
+      if (infinite && tail != 0) continue;  // those are NaN with an empty upper half: below
+      x.push_back(std::bit_cast<float>(low << 16 | tail));
+      const bool up = tail > 0x8000 || (tail == 0x8000 && low % 2 == 1);
+      expected.push_back(nan ? std::uint16_t(low | 0x40) : std::uint16_t(low + up));
+    }
+  }
+  x.push_back(std::bit_cast<float>(0x7f800001u)), expected.push_back(0x7fc0);
+  x.push_back(std::bit_cast<float>(0xff80ffffu)), expected.push_back(0xffc0);
+  std::vector<bf16> y(x.size());
+  k.round_bf16(x.data(), std::int64_t(x.size()), y.data());
+  for (std::size_t i = 0; i < x.size(); ++i) ASSERT_EQ(y[i].bits, expected[i]) << std::bit_cast<std::uint32_t>(x[i]);
+  for (int n = 0; n <= 257; ++n)
+    for (const Edge edge : kEdges) {
+      const Guarded<float> a(std::vector<float>(x.begin() + 90000, x.begin() + 90000 + n), edge);
+      const Guarded<bf16> b(n, edge);
+      k.round_bf16(a, n, b);
+      for (int i = 0; i < n; ++i) ASSERT_EQ(b[i].bits, expected[90000 + i]);
+    }
+}
+
+// ---- attention over one chunk -----------------------------------------------------------------------------------
+
+TEST_P(Rung, ExpIsWithinTwoUlp) {
+  // Row maximum 0 in front, so that softmax leaves exp of the rest.
+  std::vector<float> x{0};
+  for (float v = 0; v > -110; v = std::nextafter(v - 1e-4f, -kInf)) x.push_back(v);
+  const std::vector<float> in = x;
+  float most = 1;
+  k.softmax(x.data(), int(x.size()), 1, &most);
+  EXPECT_EQ(most, 0);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double exact = std::exp(double(in[i]));
+    if (in[i] < -87.3f && x[i] == 0) continue;
+    const double ulp = std::ldexp(1, std::ilogb(exact) - 23);
+    ASSERT_LE(std::abs(x[i] - exact), 2 * ulp) << in[i];
+  }
+}
+
+TEST_P(Rung, Softmax) {
+  for (int n = 1; n <= 257; ++n)
+    for (const Edge edge : kEdges) {
+      std::vector<float> in = random_floats(n, 40);
+      if (n % 3 == 0) in[n / 2] = -kInf;
+      const Guarded<float> x(in, edge);
+      float most = 0, lane[16] = {};
+      const float total = k.softmax(x, n, 0.3f, &most);
+      float expected = -kInf;
+      for (const float v : in) expected = std::max(expected, v * 0.3f);
+      ASSERT_EQ(most, expected);
+      for (int i = 0; i < n; ++i) {
+        const double exact = std::exp(double(in[i] * 0.3f - most));
+        ASSERT_NEAR(x[i], exact, exact * 0x1p-22);
+        lane[i % 16] += x[i];
+      }
+      for (int half = 8; half > 0; half /= 2)
+        for (int l = 0; l < half; ++l) lane[l] += lane[l + half];
+      ASSERT_EQ(total, lane[0]);
+    }
+  std::vector<float> x{1, kNaN, 2};
+  float most;
+  EXPECT_TRUE(std::isnan(k.softmax(x.data(), 3, 1, &most)));
+}
+
+TEST_P(Rung, MultiplyAddAndRound) {
+  for (int n = 0; n <= 257; ++n)
+    for (const Edge edge : kEdges) {
+      const Guarded<float> x(random_floats(n), edge), scale(random_floats(n, 2), edge), y(random_floats(n), edge);
+      const std::vector<float> before = y.values();
+      const Guarded<bf16> z(n, edge), one(n, edge);
+      k.multiply_add(x, scale, n, y);
+      k.multiply_round(x, scale, n, z);
+      k.multiply_round(x, nullptr, n, one);
+      std::vector<float> products(n);
+      for (int i = 0; i < n; ++i) products[i] = x[i] * scale[i];
+      std::vector<bf16> rounded(n);
+      generic.round_bf16(products.data(), n, rounded.data());
+      ASSERT_TRUE(same(z.values(), rounded));
+      generic.round_bf16(x, n, rounded.data());
+      ASSERT_TRUE(same(one.values(), rounded));
+      for (int i = 0; i < n; ++i) {
+        const double exact = double(x[i]) * scale[i] + before[i];
+        ASSERT_NEAR(y[i], exact, 0x1p-23 * (std::abs(products[i]) + std::abs(before[i])));
+      }
+    }
+}
+
+/// Rows in a cache, each flush with the end of its pages.
+template <class T>
+struct Rows {
+  std::vector<std::unique_ptr<Guarded<T>>> row;
+  std::vector<const T*> pointer;
+  Rows(int count, int dims) {
+    for (int j = 0; j < count; ++j) {
+      if constexpr (sizeof(T) == 1) row.push_back(std::make_unique<Guarded<T>>(random_codes(dims), kEdges[j % 2]));
+      else row.push_back(std::make_unique<Guarded<T>>(random_bf16(dims), kEdges[j % 2]));
+      pointer.push_back(*row.back());
+    }
+  }
+  bf16 at(int j, int c) const { return to_bf16(j < int(row.size()) ? value(pointer[j][c]) : 0); }
+  static float value(bf16 x) { return to_float(x); }
+  static float value(std::int8_t x) { return x; }
+};
+
+template <class T, class Transpose, class Interleave>
+void check_panels(Transpose transpose, Interleave interleave) {
+  for (const int dims : {1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 66, 128, 200, 513, 576})
+    for (const int count : {1, 2, 3, 7, 8, 15, 16, 17, 33, 63, 64}) {
+      const Rows<T> rows(count, dims);
+      const Guarded<bf16> panel((dims + 1) / 2 * 2 * kPanel, Edge::end);
+      std::memset(static_cast<void*>(panel), 0xff, panel.values().size() * 2);
+      transpose(rows.pointer.data(), count, dims, panel);
+      for (int c = 0; c < (dims + 1) / 2 * 2; ++c)
+        for (int j = 0; j < kPanel; ++j)
+          ASSERT_EQ(panel[c / 2 * 128 + j * 2 + c % 2].bits, c < dims ? rows.at(j, c).bits : 0) << dims << " " << count;
+    }
+  for (const int dims : {1, 15, 16, 17, 33, 63, 64, 65, 130, 512})
+    for (const int count : {1, 2, 3, 16, 17, 64, 255, 256}) {
+      const Rows<T> rows(count, dims);
+      const int pairs = (count + 1) / 2, panels = (dims + 63) / 64;
+      const Guarded<bf16> out(std::size_t(panels) * pairs * 128, Edge::end);
+      std::memset(static_cast<void*>(out), 0xff, std::size_t(panels) * pairs * 256);
+      interleave(rows.pointer.data(), count, dims, out);
+      for (int j = 0; j < 2 * pairs; ++j)
+        for (int c = 0; c < panels * 64; ++c)
+          ASSERT_EQ(out[(c / 64 * pairs + j / 2) * 128 + c % 64 * 2 + j % 2].bits, c < dims ? rows.at(j, c).bits : 0)
+              << dims << " " << count;
+    }
+}
+
+TEST_P(Rung, PanelsOfRowsBf16) { check_panels<bf16>(k.transpose_bf16, k.interleave_bf16); }
+TEST_P(Rung, PanelsOfRowsI8) { check_panels<std::int8_t>(k.transpose_i8, k.interleave_i8); }
+
+}  // namespace
+}  // namespace dsakit

@@ -60,27 +60,12 @@ Matrix load(const WeightSource& source, const std::string& name, std::int64_t ou
   return transposed_matrix(source.matrix(name, out, in).data(), out, in);
 }
 
-Matrix load_dkv_kr(const WeightSource& source, const io::ModelConfig& c) {
-  const std::int64_t out = c.kv_lora_rank + c.qk_rope_head_dim;
-  auto weight = source.matrix("kv_a_proj_with_mqa.weight", out, c.hidden_size);
-  if (!c.rope_interleave)
-    pair_up_rope_rows(weight.data() + c.kv_lora_rank * c.hidden_size, c.qk_rope_head_dim, c.hidden_size);
-  return transposed_matrix(weight.data(), out, c.hidden_size);
-}
-
-/// W_UK [N, D, Hckv]: rows 0..D-1 of each head of kv_b_proj as they are. W_UV [N, Hckv, Dv]: the others, transposed.
-struct KvB {
-  Matrix uk, uv;
-};
-KvB load_kv_b(const WeightSource& source, const io::ModelConfig& c) {
-  const std::int64_t n = c.num_attention_heads, d = c.qk_nope_head_dim, dv = c.v_head_dim, latent = c.kv_lora_rank;
-  const auto weight = source.matrix("kv_b_proj.weight", n * (d + dv), latent);
-  io::AlignedArray<bf16> value(n * dv * latent);
-  for (std::int64_t h = 0; h < n; ++h)
-    transpose(weight.data() + (h * (d + dv) + d) * latent, dv, latent, value.data() + h * dv * latent);
-  Tensor key = tensor(weight.data(), {n, d, latent});
-  key.stride[0] = (d + dv) * latent;
-  return {Matrix(key), Matrix(tensor(value.data(), {n, latent, dv}))};
+io::AlignedArray<bf16> load_q_b(const WeightSource& source, const io::ModelConfig& c) {
+  const std::int64_t d = c.qk_nope_head_dim, dr = c.qk_rope_head_dim, in = c.q_lora_rank;
+  auto weight = source.matrix("q_b_proj.weight", c.num_attention_heads * (d + dr), in);
+  for (std::int64_t h = 0; h < c.num_attention_heads && !c.rope_interleave; ++h)
+    pair_up_rope_rows(weight.data() + (h * (d + dr) + d) * in, dr, in);
+  return weight;
 }
 
 }  // namespace
@@ -89,10 +74,10 @@ std::unique_ptr<WeightSource> checkpoint_source(std::shared_ptr<const io::Checkp
   return std::make_unique<CheckpointSource>(std::move(checkpoint), layer);
 }
 
-Matrix::Matrix(const Tensor& weight) : packed(weight) {
-  const Tensor& t = packed.tensor();
-  view = check_weight(Check("load", Level::portable), t, "weight", t.dtype, t.rank == 3 ? t.shape[0] : 0,
-                      t.shape[t.rank - 2], t.shape[t.rank - 1], "");
+Matrix::Matrix(const Tensor& weight) : packed_(weight) {
+  const Tensor& t = packed_->tensor();
+  view_ = check_weight(Check("load", Level::portable), t, "weight", t.dtype, t.rank == 3 ? t.shape[0] : 0,
+                       t.shape[t.rank - 2], t.shape[t.rank - 1], "");
 }
 
 Matrix transposed_matrix(const bf16* weight, std::int64_t out, std::int64_t in) {
@@ -113,11 +98,71 @@ void quantise_rows(const bf16* weight, std::int64_t out, std::int64_t in, std::i
   }
 }
 
-LayerWeights::LayerWeights(const io::ModelConfig& config, bool indexer, std::unique_ptr<WeightSource> source)
-    : LayerWeights(config, indexer, std::move(source), load_kv_b(*source, config)) {}
+LayerWeights::LayerWeights(const io::ModelConfig& c, bool indexer, std::unique_ptr<WeightSource> source)
+    : config_(c), indexer_(indexer), source_(std::move(source)) {
+  const std::int64_t n = c.num_attention_heads, d = c.qk_nope_head_dim, dv = c.v_head_dim, latent = c.kv_lora_rank;
+  w_dq = load(*source_, "q_a_proj.weight", c.q_lora_rank, c.hidden_size);
+  gamma_cq = source_->vector_bf16("q_a_layernorm.weight", c.q_lora_rank);
+  gamma_ckv = source_->vector_bf16("kv_a_layernorm.weight", latent);
+  {
+    const std::int64_t out = latent + c.qk_rope_head_dim;
+    auto weight = source_->matrix("kv_a_proj_with_mqa.weight", out, c.hidden_size);
+    if (!c.rope_interleave)
+      pair_up_rope_rows(weight.data() + latent * c.hidden_size, c.qk_rope_head_dim, c.hidden_size);
+    w_dkv_kr = transposed_matrix(weight.data(), out, c.hidden_size);
+  }
+  {  // per head D rows that are W_UK as they lie, then Dv rows that are W_UV transposed
+    const auto weight = source_->matrix("kv_b_proj.weight", n * (d + dv), latent);
+    Tensor key = tensor(weight.data(), {n, d, latent});
+    key.stride[0] = (d + dv) * latent;
+    w_uk = Matrix(key);
+    io::AlignedArray<bf16> value(n * dv * latent);
+    for (std::int64_t h = 0; h < n; ++h)
+      transpose(weight.data() + (h * (d + dv) + d) * latent, dv, latent, value.data() + h * dv * latent);
+    w_uv = Matrix(tensor(value.data(), {n, latent, dv}));
+  }
+  w_o = load(*source_, "o_proj.weight", c.hidden_size, n * dv);
 
-LayerWeights::LayerWeights(const io::ModelConfig& c, bool indexer, std::unique_ptr<WeightSource> source, KvB kv_b)
-    : dq(load(*source, "q_a_proj.weight", c.q_lora_rank, c.hidden_size)),
-      dkv_kr(load_dkv_kr(*source, c)) {}
+  const auto expect = [&](const char* name, std::int64_t out, std::int64_t in) {
+    if (!source_->has(name)) source_->matrix(name, out, in);  // says what is missing
+  };
+  expect("q_b_proj.weight", n * (d + c.qk_rope_head_dim), c.q_lora_rank);
+  if (!indexer_) return;
+  expect("indexer.wq_b.weight", c.index_n_heads * c.index_head_dim, c.q_lora_rank);
+  expect("indexer.wk.weight", c.index_head_dim, c.hidden_size);
+  expect("indexer.weights_proj.weight", c.index_n_heads, c.hidden_size);
+  ln_gamma_k = source_->vector_f32("indexer.k_norm.weight", c.index_head_dim);
+  ln_beta_k = source_->vector_f32("indexer.k_norm.bias", c.index_head_dim);
+}
+
+void LayerWeights::prepare(Mode mode) {
+  std::lock_guard lock(mutex_);
+  const io::ModelConfig& c = config_;
+  if (is_quantised(mode) ? !w_uq_qr_i8.codes : !w_uq_qr) {
+    const std::int64_t out = c.num_attention_heads * (c.qk_nope_head_dim + c.qk_rope_head_dim);
+    const auto weight = load_q_b(*source_, c);
+    if (is_quantised(mode)) w_uq_qr_i8 = quantised_matrix(weight.data(), out, c.q_lora_rank);
+    else w_uq_qr = transposed_matrix(weight.data(), out, c.q_lora_rank);
+  }
+  if (!is_sparse(mode) || !indexer_) return;
+  if (!wk) wk = load(*source_, "indexer.wk.weight", c.index_head_dim, c.hidden_size);
+  if (!w_proj) w_proj = load(*source_, "indexer.weights_proj.weight", c.index_n_heads, c.hidden_size);
+  const std::int64_t out = c.index_n_heads * c.index_head_dim;
+  if (mode == Mode::sparse_bf16) {
+    if (!w_qb) w_qb = load(*source_, "indexer.wq_b.weight", out, c.q_lora_rank);
+  } else if (!w_qb_i8.codes) {
+    w_qb_i8 = quantised_matrix(source_->matrix("indexer.wq_b.weight", out, c.q_lora_rank).data(), out, c.q_lora_rank);
+    hadamard = dsakit::hadamard(c.index_head_dim);
+  }
+}
+
+std::size_t LayerWeights::bytes() const {
+  std::lock_guard lock(mutex_);
+  std::size_t sum = (gamma_cq.size() + gamma_ckv.size() + hadamard.size()) * sizeof(bf16);
+  for (const Matrix* m : {&w_dq, &w_dkv_kr, &w_uk, &w_uv, &w_o, &w_uq_qr, &w_uq_qr_i8.codes, &wk, &w_proj, &w_qb, &w_qb_i8.codes})
+    sum += m->bytes();
+  for (const auto* f : {&w_uq_qr_i8.scale, &w_qb_i8.scale, &ln_gamma_k, &ln_beta_k}) sum += f->size() * sizeof(float);
+  return sum;
+}
 
 }  // namespace dsakit

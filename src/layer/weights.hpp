@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,51 +29,59 @@ class WeightSource {
 /// Those of layer `layer` of a checkpoint.
 std::unique_ptr<WeightSource> checkpoint_source(std::shared_ptr<const io::Checkpoint> checkpoint, int layer);
 
-/// A weight in panels: as the operators take it, and as the layer's own products read it.
-struct Matrix {
+/// A weight in panels: as the operators take it, and as the layer's own products read it. Empty until made.
+class Matrix {
+ public:
+  Matrix() = default;
   /// From [in, out], row-major, or a stack of them.
   explicit Matrix(const Tensor& weight);
-  PackedWeight packed;
-  Weight view;
+
+  explicit operator bool() const { return packed_.has_value(); }
+  operator Tensor() const { return packed_->tensor(); }
+  const Weight& view() const { return view_; }
+  std::size_t bytes() const { return packed_ ? packed_->bytes() : 0; }
+
+ private:
+  std::optional<PackedWeight> packed_;
+  Weight view_;
 };
 
 /// The panels of a row-major [out, in] weight.
 Matrix transposed_matrix(const bf16* weight, std::int64_t out, std::int64_t in);
 
-/// An int8 weight with one scale per output column.
+/// An int8 weight [in, out] with one scale per output column.
 struct QuantisedMatrix {
-  Matrix codes;                  // [in, out]
-  io::AlignedArray<float> scale;  // [out]
+  Matrix codes;
+  io::AlignedArray<float> scale;
 };
 
 /// Per row of [out, in]: a = max |w|, scale = fp32(a/127), code = clamp(rint(fp32(w/scale)), -127, 127); a = 0: 0 and 0.
 void quantise_rows(const bf16* weight, std::int64_t out, std::int64_t in, std::int8_t* codes, float* scale);
 
-/// The weights of one attention layer as its operators take them (layer = the section "Weights" of the notes).
-/// Those that every mode needs are made at once, a mode's own by prepare().
+/// The weights of one attention layer as its operators take them, under the operators' names. Those that every mode
+/// needs are made at once, a mode's own by prepare(). That a tensor is missing is found at once in either case.
 class LayerWeights {
  public:
   LayerWeights(const io::ModelConfig& config, bool indexer, std::unique_ptr<WeightSource> source);
+  /// Any thread may ask; once made, weights do not move.
   void prepare(Mode mode);
   std::size_t bytes() const;
 
-  Matrix dq, dkv_kr, uk, uv, o;                   // uk [N, D, Hckv], uv [N, Hckv, Dv]
+  Matrix w_dq, w_dkv_kr, w_uk, w_uv, w_o;  // w_uk [N, D, Hckv], w_uv [N, Hckv, Dv]
   io::AlignedArray<bf16> gamma_cq, gamma_ckv;
-  std::optional<Matrix> uq_qr;                    // bf16 modes
-  std::optional<QuantisedMatrix> uq_qr_i8;        // sparse_w8a8
-  std::optional<Matrix> wk, w_proj;               // sparse modes, layers with an indexer
+  Matrix w_uq_qr;                          // bf16 modes
+  QuantisedMatrix w_uq_qr_i8;              // sparse_w8a8
+  Matrix wk, w_proj;                       // sparse modes, layers with an indexer; the same for those below
   io::AlignedArray<float> ln_gamma_k, ln_beta_k;
-  std::optional<Matrix> w_qb;                     // sparse_bf16
-  std::optional<QuantisedMatrix> w_qb_i8;         // sparse_w8a8
+  Matrix w_qb;                             // sparse_bf16
+  QuantisedMatrix w_qb_i8;                 // sparse_w8a8
   std::vector<bf16> hadamard;
 
  private:
-  io::AlignedArray<bf16> q_b() const;
-  Matrix kv_b_part(std::int64_t first_row, std::int64_t rows, bool transpose) const;
-
-  io::ModelConfig config_;
-  bool indexer_;
-  std::unique_ptr<WeightSource> source_;
+  const io::ModelConfig config_;
+  const bool indexer_;
+  const std::unique_ptr<WeightSource> source_;
+  mutable std::mutex mutex_;
 };
 
 }  // namespace dsakit

@@ -65,26 +65,37 @@ float Weight::at(std::int64_t matrix, std::int64_t row, std::int64_t column) con
                             : to_float(reinterpret_cast<const bf16*>(base)[offset]);
 }
 
+namespace {
+
+bool is_storage(const Tensor& t, std::int64_t batch) { return t.format == Format::ND && t.rank == 4 && batch == 0; }
+
+}  // namespace
+
+void check_weight_shape(const Check& check, const Tensor& t, const char* name, DType dtype, std::int64_t batch,
+                        std::int64_t k, std::int64_t n, const char* why) {
+  check.sizes(t, name);
+  const std::int64_t c0 = dtype == DType::i8 ? 32 : 16;
+  if (is_storage(t, batch))
+    check.shape(t, name, {ceil_div(n, c0), ceil_div(k, 16), 16, c0}, "FRACTAL_NZ storage of [K, N]");
+  else if (batch > 0) check.shape(t, name, {batch, k, n}, why);
+  else check.shape(t, name, {k, n}, why);
+}
+
 Weight check_weight(const Check& check, const Tensor& t, const char* name, DType dtype, std::int64_t batch,
                     std::int64_t k, std::int64_t n, const char* why) {
   check.required(t, name);
+  check_weight_shape(check, t, name, dtype, batch, k, n, why);
   check.dtype(t, name, {dtype});
+  check.readable(t, name);
   Weight w{.dtype = dtype, .k = k, .n = n, .batch = batch > 0 ? batch : 1};
   const std::int64_t c0 = dtype == DType::i8 ? 32 : 16, size = size_of(dtype);
-  if (t.format == Format::ND && t.rank == 4 && batch == 0) {
-    check.readable(t, name);
-    check.shape(t, name, {ceil_div(n, c0), ceil_div(k, 16), 16, c0}, "FRACTAL_NZ storage of [K, N]");
+  if (is_storage(t, batch)) {
     Tensor plain = t;
     make_contiguous(plain);
     if (!same_storage(plain, t) && t.elements() != 0)
       check.fail(Status::invalid_stride, name, "", "is FRACTAL_NZ storage with gaps", "contiguous memory");
     w.source = {t.data, 0, true, k, n};
-    return w;
-  }
-  check.readable(t, name);
-  if (batch > 0) check.shape(t, name, {batch, k, n}, why);
-  else check.shape(t, name, {k, n}, why);
-  if (t.format == Format::packed) {
+  } else if (t.format == Format::packed) {
     w.packed = static_cast<const std::byte*>(t.data);
     w.batch_stride = packed_bytes(dtype, k, n);
   } else if (t.format == Format::NZ) {

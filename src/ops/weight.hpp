@@ -38,6 +38,10 @@ struct Weight {
 Weight check_weight(const Check& check, const Tensor& t, const char* name, DType dtype, std::int64_t batch,
                     std::int64_t k, std::int64_t n, const char* why);
 
+/// The part of check_weight that concerns the shape, for doors that look at every shape before any dtype.
+void check_weight_shape(const Check& check, const Tensor& t, const char* name, DType dtype, std::int64_t batch,
+                        std::int64_t k, std::int64_t n, const char* why);
+
 /// Inner sizes up to which an int32 sum of int8 products is exact.
 inline constexpr std::int64_t kMaxInnerI8 = 131071;
 

@@ -29,7 +29,7 @@ class Ration:
 
 
 def dot(a, b, exact=False):
-    """a [M, K] times b [K, N] in float64, with E of an fp32 sum of the K products in an order of the kernel's choice."""
+    """a [M, K] times b [K, N] in float64, with E of an fp32 sum of the K products in any order."""
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     x = a @ b
     if exact or a.shape[1] == 0:
@@ -60,8 +60,8 @@ def judge(y, x, e, rounding, what, ration=None):
     if wrong.any():
         at = tuple(int(v) for v in np.argwhere(wrong)[0])
         raise AssertionError(
-            f"{what}{list(at)}: {y[at]!r}, wanted {want[at]!r} (exact {x[at]!r}, E {np.broadcast_to(e, x.shape)[at]!r}; "
-            f"{int(wrong.sum())} of {y.size} wrong)"
+            f"{what}{list(at)}: {y[at]!r}, wanted {want[at]!r} (exact {x[at]!r}, E {np.broadcast_to(e, x.shape)[at]!r})"
+            f", {int(wrong.sum())} of {y.size} wrong"
         )
     own = ration or Ration(MOST_FLIPS)
     own.count((y != want).sum(), y.size)
@@ -92,8 +92,9 @@ def alternatives(x, e, rounding, limit):
 
 
 def search(x, e, rounding, mismatches, what, hidden):
-    """Finds a hidden row near x that explains the output. mismatches(rows [C, n]) -> per row (elements not explained, elements
-    that needed a licence, elements)."""
+    """Finds a hidden row near x that explains the output.
+
+    mismatches(rows [C, n]) -> per row (elements not explained, elements that needed a licence), and elements in all."""
     for limit in (0, 5, 10):
         wrong, flips, seen = mismatches(alternatives(x, e, rounding, limit))
         best = np.lexsort((flips, wrong))[0]
@@ -101,5 +102,5 @@ def search(x, e, rounding, mismatches, what, hidden):
             hidden.count(flips[best], seen)
             return
     raise AssertionError(
-        f"{what}: no rounding of the hidden values next to a boundary gives this row ({int(wrong[best])} of {seen} unexplained)"
+        f"{what}: no choice of the hidden values next to a boundary gives this row ({int(wrong[best])} of {seen} wrong)"
     )

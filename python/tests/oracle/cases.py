@@ -34,7 +34,7 @@ def rotations(rng, t, dr, true_angles=True):
 
 
 def slots_for(rng, t, slots, plain=False):
-    """cache_index: a random subset of the slots; among four or more tokens one is skipped and one slot is named twice."""
+    """cache_index: some slots in random order; among four or more tokens one is skipped and one slot is named twice."""
     index = rng.permutation(slots)[:t].astype(np.int64)
     if t >= 4 and not plain:
         index[1] = -1 if rng.integers(2) else np.iinfo(np.int64).min
@@ -73,7 +73,7 @@ def paged(table, pages, sequences, block_size, poison):
 
 
 def lay_out(layout_query, layout_key, lq, lk, query_side, key_side, *, page_rng, block_size, longest, pad):
-    """Per-sequence rows as the tensors of a call, name -> (list of [rows, ...], what fills the rows that belong to no token)."""
+    """Per-sequence rows as the tensors of a call: name -> (list of [rows, ...], what fills rows that no token owns)."""
     lq, lk = np.asarray(lq), np.asarray(lk)
     args = dict(layout_query=layout_query, layout_key=layout_key)
     args["actual_seq_lengths_query"] = (np.cumsum(lq) if layout_query == "TND" else lq).astype(np.int32)

@@ -10,8 +10,10 @@ from .rows import F, deq, layer_norm, multiplier, rope_first
 
 
 def quantised(h, e, codes, scale, to_stored):
-    """Does codes, scale == Quant(bf16(h)) hold for each row of h [C, n]? Only the group maximum couples the elements: every
-    value it may have is tried. Returns (unexplained, licensed) per row."""
+    """Does codes, scale == Quant(bf16(h)) hold for each row of h [C, n]?
+
+    Only the group maximum couples the elements: its possible values are tried.
+    Returns (unexplained, licensed) per row."""
     base, low, high = bounds(h, e, bf16)
     magnitude_low = np.where((low < 0) & (high > 0), 0, np.minimum(np.abs(low), np.abs(high)))
     a_low, a_high = magnitude_low.max(axis=1), np.maximum(np.abs(low), np.abs(high)).max(axis=1)

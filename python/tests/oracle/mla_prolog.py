@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from .arbiter import MOST_FLIPS_HIDDEN, Ration, bounds, dot, judge, search
+from .arbiter import MOST_FLIPS_HIDDEN, Ration, bounds, dot, search
 from .rounding import U, bf16, i8
 from .rows import F, deq, inverse_rms, multiplier, rope
 
@@ -67,7 +67,7 @@ def quantised_row(x, e, gamma, eps, codes, scales, what, hidden):
 
 
 def judge_rope(y, x, e, cos, sin, layout, what, hidden):
-    """y == bf16(rope(bf16(x))): rounding is monotone in each of the two hidden numbers of an output, so their four corners bound it."""
+    """y == bf16(rope(bf16(x))): monotone in each of an output's two hidden numbers, so their four corners bound it."""
     base, low, high = bounds(x, e, bf16)
     want = bf16(rope(base, cos, sin, layout))
     m = x.shape[-1] // 2

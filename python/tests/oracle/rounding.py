@@ -35,8 +35,8 @@ def i8(v):
 
 
 def fma32(a, b, c):
-    """fp32 fma. The product of two fp32 numbers is exact in float64; the sum is rounded to odd there, so that the second
-    rounding cannot land on a tie that the first one made."""
+    """fp32 fma. The product of two fp32 numbers is exact in float64; the sum is rounded to odd there, so that the
+    second rounding cannot land on a tie that the first one made."""
     with np.errstate(invalid="ignore", over="ignore"):
         p = np.asarray(a, np.float64) * np.asarray(b, np.float64)
         c = np.asarray(c, np.float64)

@@ -1,0 +1,474 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "arrays.hpp"
+
+#include <algorithm>
+#include <array>
+#include <climits>
+#include <cstring>
+
+#include "dlpack.hpp"
+#include "dsakit/packed_weight.hpp"
+
+namespace dsakit::python {
+namespace {
+
+// What `array.__array_struct__` points to: https://numpy.org/doc/stable/reference/arrays.interface.html
+struct ArrayInterface {
+  int two;
+  int nd;
+  char typekind;
+  int itemsize;
+  int flags;
+  Py_ssize_t* shape;
+  Py_ssize_t* strides;  // bytes
+  void* data;
+  PyObject* descr;
+};
+constexpr int kNotSwapped = 0x200, kWriteable = 0x400;
+
+PyObject* interned(const char* text) { return PyUnicode_InternFromString(text); }
+
+constexpr std::pair<const char*, DType> kNames[] = {
+    {"bool", DType::boolean},   {"uint8", DType::u8},          {"int8", DType::i8},
+    {"uint16", DType::u16},     {"int16", DType::i16},         {"uint32", DType::u32},
+    {"int32", DType::i32},      {"uint64", DType::u64},        {"int64", DType::i64},
+    {"float16", DType::f16},    {"bfloat16", DType::bf16},     {"float32", DType::f32},
+    {"float64", DType::f64},    {"float8_e4m3fn", DType::f8_e4m3}, {"float8_e5m2", DType::f8_e5m2},
+};
+
+/// numpy, seen once and kept for the life of the process, as its own static objects are.
+struct Numpy {
+  nb::object module = nb::module_::import_("numpy");
+  nb::object types = nb::module_::import_("ml_dtypes");
+  PyTypeObject* array = reinterpret_cast<PyTypeObject*>(nb::object(module.attr("ndarray")).release().ptr());
+  nb::object empty = module.attr("empty");
+  PyObject* array_struct = interned("__array_struct__");
+  PyObject* dtype = interned("dtype");
+  PyObject* base = interned("base");
+  std::array<nb::object, 16> dtypes;
+
+  Numpy() {
+    for (const auto& [name, type] : kNames) {
+      const bool own = type == DType::bf16 || type == DType::f8_e4m3 || type == DType::f8_e5m2;
+      dtypes[std::size_t(type)] = module.attr("dtype")(own ? nb::object(types.attr(name)) : nb::str(name));
+    }
+  }
+};
+Numpy& np() {
+  static Numpy* numpy = new Numpy;
+  return *numpy;
+}
+
+/// torch, if this process has it: never imported here.
+struct Torch {
+  PyTypeObject* tensor;
+  nb::object empty, strided;
+  std::array<nb::object, 16> dtypes;
+  PyObject *data_ptr = interned("data_ptr"), *shape = interned("shape"), *stride = interned("stride"),
+           *dtype = interned("dtype"), *is_cpu = interned("is_cpu"), *layout = interned("layout"),
+           *is_neg = interned("is_neg");
+
+  explicit Torch(nb::handle module)
+      : tensor(reinterpret_cast<PyTypeObject*>(nb::object(module.attr("Tensor")).release().ptr())),
+        empty(module.attr("empty")),
+        strided(module.attr("strided")) {
+    for (const auto& [name, type] : kNames)
+      if (nb::hasattr(module, name)) dtypes[std::size_t(type)] = module.attr(name);
+  }
+};
+Torch* torch_module() {
+  static Torch* torch = nullptr;
+  if (torch) return torch;
+  PyObject* module = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
+  if (module && nb::hasattr(module, "Tensor") && nb::hasattr(module, "strided")) torch = new Torch(module);
+  return torch;
+}
+
+nb::object get(PyObject* object, PyObject* name) {
+  PyObject* value = PyObject_GetAttr(object, name);
+  if (!value) throw nb::python_error();
+  return nb::steal(value);
+}
+
+bool is_lengths(std::string_view parameter) {
+  return parameter.starts_with("actual_seq_") || parameter == "kv_act_seqs";
+}
+
+bool is_weight(std::string_view parameter) {
+  static constexpr std::string_view kWeights[] = {"w_dq", "w_uq_qr", "w_uk", "w_dkv_kr", "w_qb", "wk", "w_proj", "weight"};
+  return std::find(std::begin(kWeights), std::end(kWeights), parameter) != std::end(kWeights);
+}
+
+/// Lowest and one past the highest byte, relative to data; strides may be negative.
+std::pair<std::int64_t, std::int64_t> reach(const Tensor& t) {
+  std::int64_t low = 0, high = size_of(t.dtype);
+  for (int a = 0; a < t.rank; ++a) {
+    const std::int64_t way = (t.shape[a] - 1) * t.stride[a] * size_of(t.dtype);
+    (way < 0 ? low : high) += way;
+  }
+  return {low, high};
+}
+
+/// f(pointer) for every element in row-major order.
+template <class F>
+void for_each_element(const Tensor& t, F&& f) {
+  std::array<std::int64_t, 8> at{};
+  const std::int64_t count = t.elements();
+  const std::byte* p = static_cast<const std::byte*>(t.data);
+  for (std::int64_t i = 0; i < count; ++i) {
+    f(p);
+    for (int a = t.rank - 1; a >= 0; --a) {
+      p += t.stride[a] * size_of(t.dtype);
+      if (++at[a] < t.shape[a]) break;
+      p -= t.shape[a] * t.stride[a] * size_of(t.dtype);
+      at[a] = 0;
+    }
+  }
+}
+
+std::int64_t integer_at(const std::byte* p, DType type) {
+  auto load = [p](auto v) -> std::int64_t {
+    std::memcpy(&v, p, sizeof v);
+    if constexpr (sizeof v == 8) return v > decltype(v)(INT64_MAX) ? INT64_MAX : std::int64_t(v);
+    return std::int64_t(v);
+  };
+  switch (type) {
+    case DType::u8: return load(std::uint8_t{});
+    case DType::i8: return load(std::int8_t{});
+    case DType::u16: return load(std::uint16_t{});
+    case DType::i16: return load(std::int16_t{});
+    case DType::u32: return load(std::uint32_t{});
+    case DType::u64: return load(std::uint64_t{});
+    default: return load(std::int64_t{});
+  }
+}
+
+}  // namespace
+
+std::string type_of(PyObject* object) {
+  if (object == Py_None) return "None";
+  const nb::handle type = reinterpret_cast<PyObject*>(Py_TYPE(object));
+  std::string name = nb::cast<std::string>(type.attr("__qualname__"));
+  const std::string module = nb::cast<std::string>(nb::str(type.attr("__module__")));
+  if (module != "builtins") name = module + "." + name;
+  return std::string(std::strchr("aeiou", name[0]) ? "an " : "a ").append(name, 0, 120);
+}
+
+std::string dtype_name(PyObject* object) {
+  if (object == Py_None) return "";
+  if (PyUnicode_Check(object)) return nb::cast<std::string>(nb::handle(object));
+  std::string name = nb::cast<std::string>(nb::str(nb::handle(object)));
+  if (name.starts_with("torch.")) return name.substr(6);
+  PyObject* dtype = PyObject_CallMethod(np().module.ptr(), "dtype", "O", object);
+  if (!dtype) {
+    PyErr_Clear();
+    return name;
+  }
+  return nb::cast<std::string>(nb::steal(dtype).attr("name"));
+}
+
+nb::handle numpy_dtype(DType t) { return np().dtypes[std::size_t(t)]; }
+
+nb::object numpy_empty(const std::vector<std::int64_t>& shape, nb::handle dtype) {
+  return np().empty(nb::tuple(nb::cast(shape)), dtype);
+}
+
+Arrays::~Arrays() {
+  for (auto& [managed, release] : exports_) release(managed);
+}
+
+void Arrays::refuse(Status status, const char* parameter, std::string got, std::string wanted,
+                    std::string position) const {
+  throw Error(status, op_, parameter, std::move(position), std::move(got), std::move(wanted));
+}
+
+std::byte* Arrays::memory(std::size_t bytes) {
+  memory_.push_back(std::make_unique<std::byte[]>(std::max<std::size_t>(bytes, 1)));
+  return memory_.back().get();
+}
+
+Tensor Arrays::read(PyObject* object, const char* parameter, bool written) {
+  if (object == Py_None) return {};
+  static const nb::object fractal_type = nb::module_::import_("dsakit.weights").attr("FractalNZ");
+  Tensor t;
+  Kind kind = Kind::other;
+  if (PyObject_TypeCheck(object, np().array)) {
+    kind = Kind::numpy;
+    t = numpy(object, parameter);
+  } else if (Torch* torch_ = torch_module(); torch_ && PyObject_TypeCheck(object, torch_->tensor)) {
+    kind = Kind::torch;
+    t = torch(object, parameter);
+  } else if (is_weight(parameter) && nb::isinstance<PackedWeight>(object)) {
+    t = nb::cast<const PackedWeight&>(nb::handle(object)).tensor();
+  } else if (is_weight(parameter) && PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(fractal_type.ptr()))) {
+    t = fractal_nz(object, parameter);
+  } else if (is_lengths(parameter) && (PyList_Check(object) || PyTuple_Check(object))) {
+    return lengths(object, parameter);
+  } else if (PyCapsule_CheckExact(object) || PyObject_HasAttrString(object, "__dlpack__")) {
+    t = dlpack(object, parameter);
+  } else {
+    refuse(Status::invalid_dtype, parameter, "is " + type_of(object), "an array");
+  }
+  if (first_ == Kind::none) first_ = kind;
+  if (t.dtype != DType::i32 && is_lengths(parameter) && t.elements() >= 0) return narrowed(t, parameter);
+  const bool backwards = std::any_of(t.stride.begin(), t.stride.begin() + t.rank, [](auto s) { return s < 0; });
+  return backwards && !written ? reversed(t) : t;
+}
+
+Tensor Arrays::numpy(PyObject* array, const char* parameter) {
+  const nb::object capsule = get(array, np().array_struct);
+  const auto* in = static_cast<const ArrayInterface*>(PyCapsule_GetPointer(capsule.ptr(), nullptr));
+  if (!in) throw nb::python_error();
+  Tensor t{.data = in->data, .dtype = DType::other, .read_only = !(in->flags & kWriteable), .rank = in->nd};
+  const int size = in->itemsize;
+  switch (in->flags & kNotSwapped ? in->typekind : '>') {
+    case 'b': t.dtype = DType::boolean; break;
+    case 'i': t.dtype = size == 1 ? DType::i8 : size == 2 ? DType::i16 : size == 4 ? DType::i32 : DType::i64; break;
+    case 'u': t.dtype = size == 1 ? DType::u8 : size == 2 ? DType::u16 : size == 4 ? DType::u32 : DType::u64; break;
+    case 'f':
+      t.dtype = size == 2 ? DType::f16 : size == 4 ? DType::f32 : size == 8 ? DType::f64 : DType::other;
+      [[fallthrough]];
+    default:
+      if (t.dtype == DType::other) {
+        const nb::object dtype = get(array, np().dtype);
+        for (DType own : {DType::bf16, DType::f8_e4m3, DType::f8_e5m2})
+          if (dtype.equal(np().dtypes[std::size_t(own)])) t.dtype = own;
+        if (t.dtype == DType::other)
+          refuse(Status::invalid_dtype, parameter, "has dtype " + nb::cast<std::string>(nb::str(dtype)).substr(0, 120),
+                 "a number in native byte order");
+      }
+  }
+  if (t.rank > 8)
+    refuse(Status::invalid_shape, parameter, "has rank " + std::to_string(t.rank), "at most 8");
+  for (int a = 0; a < t.rank; ++a) {
+    t.shape[a] = in->shape[a];
+    if (in->strides[a] % size != 0 && t.shape[a] > 1)
+      refuse(Status::invalid_stride, parameter, "has a stride of " + std::to_string(in->strides[a]) + " bytes",
+             "multiples of " + std::to_string(size));
+    t.stride[a] = in->strides[a] / size;
+  }
+  if (t.elements() != 0) stay_inside(array, t, parameter);
+  return t;
+}
+
+void Arrays::stay_inside(PyObject* array, const Tensor& t, const char* parameter) const {
+  nb::object owner = get(array, np().base);
+  if (owner.is_none()) return;
+  const auto data = reinterpret_cast<std::uintptr_t>(t.data);
+  const auto [low, high] = reach(t);
+  auto within = [&](const void* begin, std::size_t bytes) {
+    const auto first = reinterpret_cast<std::uintptr_t>(begin);
+    if (data + low >= first && data + high <= first + bytes) return;
+    refuse(Status::invalid_stride, parameter, "reaches outside the buffer of " + std::to_string(bytes) + " bytes it views",
+           "memory of its own");
+  };
+  for (;;) {
+    nb::object next = nb::getattr(owner, "base", nb::none());
+    if (next.is_none()) break;
+    owner = std::move(next);
+  }
+  if (PyObject_TypeCheck(owner.ptr(), np().array)) {
+    const nb::object capsule = get(owner.ptr(), np().array_struct);
+    const auto* in = static_cast<const ArrayInterface*>(PyCapsule_GetPointer(capsule.ptr(), nullptr));
+    if (!in) throw nb::python_error();
+    std::size_t bytes = std::size_t(in->itemsize);
+    for (int a = 0; a < in->nd; ++a) bytes *= std::size_t(in->shape[a]);
+    within(in->data, bytes);
+  } else if (Py_buffer buffer; PyObject_CheckBuffer(owner.ptr())) {
+    if (PyObject_GetBuffer(owner.ptr(), &buffer, PyBUF_SIMPLE) != 0) return PyErr_Clear();
+    const void* begin = buffer.buf;
+    const std::size_t bytes = std::size_t(buffer.len);
+    PyBuffer_Release(&buffer);
+    within(begin, bytes);
+  }
+}
+
+Tensor Arrays::torch(PyObject* tensor, const char* parameter) {
+  Torch& torch = *torch_module();
+  if (get(tensor, torch.is_cpu).ptr() != Py_True)
+    refuse(Status::invalid_device, parameter,
+           "is on " + nb::cast<std::string>(nb::str(nb::handle(tensor).attr("device"))), "cpu");
+  if (!get(tensor, torch.layout).is(torch.strided))
+    refuse(Status::invalid_stride, parameter, "has layout " + nb::cast<std::string>(nb::str(get(tensor, torch.layout))),
+           "a strided tensor");
+  if (nb::steal(PyObject_CallMethodNoArgs(tensor, torch.is_neg)).ptr() == Py_True)
+    refuse(Status::invalid_stride, parameter, "is a negated view", "plain memory");
+  Tensor t{.dtype = DType::other};
+  const nb::object dtype = get(tensor, torch.dtype);
+  for (std::size_t i = 0; i < torch.dtypes.size(); ++i)
+    if (torch.dtypes[i].is_valid() && dtype.is(torch.dtypes[i])) t.dtype = DType(i);
+  if (t.dtype == DType::other)
+    refuse(Status::invalid_dtype, parameter, "has dtype " + nb::cast<std::string>(nb::str(dtype)), "a plain number");
+  const nb::object address = nb::steal(PyObject_CallMethodNoArgs(tensor, torch.data_ptr));
+  if (!address.is_valid()) {
+    PyErr_Clear();
+    refuse(Status::invalid_device, parameter, "has no memory", "a tensor with storage");
+  }
+  t.data = PyLong_AsVoidPtr(address.ptr());
+  const nb::object shape = get(tensor, torch.shape), stride = nb::steal(PyObject_CallMethodNoArgs(tensor, torch.stride));
+  const Py_ssize_t rank = PyTuple_Size(shape.ptr());
+  if (rank > 8) refuse(Status::invalid_shape, parameter, "has rank " + std::to_string(rank), "at most 8");
+  t.rank = int(rank);
+  for (int a = 0; a < t.rank; ++a) {
+    t.shape[a] = PyLong_AsLongLong(PyTuple_GET_ITEM(shape.ptr(), a));
+    t.stride[a] = PyLong_AsLongLong(PyTuple_GET_ITEM(stride.ptr(), a));
+  }
+  return t;
+}
+
+Tensor Arrays::dlpack(PyObject* object, const char* parameter) {
+  nb::object capsule = nb::borrow(object);
+  if (!PyCapsule_CheckExact(object)) {
+    if (nb::hasattr(object, "__dlpack_device__")) {
+      const nb::object device = nb::handle(object).attr("__dlpack_device__")();
+      if (const int kind = nb::cast<int>(nb::int_(device[0])); kind != kDLPackCpu)
+        refuse(Status::invalid_device, parameter, "is on DLPack device " + std::to_string(kind), "1 (cpu)");
+    }
+    const nb::object method = nb::handle(object).attr("__dlpack__");
+    try {
+      capsule = method(nb::arg("max_version") = nb::make_tuple(1, 0));
+    } catch (nb::python_error& error) {
+      if (!error.matches(PyExc_TypeError)) throw;
+      capsule = method();
+    }
+  }
+  const bool versioned = PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned");
+  if (!versioned && !PyCapsule_IsValid(capsule.ptr(), "dltensor")) {
+    const char* name = PyCapsule_CheckExact(capsule.ptr()) ? PyCapsule_GetName(capsule.ptr()) : nullptr;
+    if (name && std::string_view(name).starts_with("used_dltensor"))
+      refuse(Status::invalid_argument, parameter, "is a DLPack capsule that was used before", "a fresh one");
+    refuse(Status::invalid_dtype, parameter, "is " + type_of(capsule.ptr()), "an array or a DLPack capsule");
+  }
+  void* pointer = PyCapsule_GetPointer(capsule.ptr(), versioned ? "dltensor_versioned" : "dltensor");
+  const DLTensor& in = versioned ? static_cast<DLManagedTensorVersioned*>(pointer)->dl_tensor
+                                 : static_cast<DLManagedTensor*>(pointer)->dl_tensor;
+  bool read_only = false;
+  if (versioned) {
+    const auto* managed = static_cast<DLManagedTensorVersioned*>(pointer);
+    if (managed->major != 1)
+      refuse(Status::invalid_dtype, parameter, "is DLPack version " + std::to_string(managed->major), "1");
+    read_only = managed->flags & 1;
+  }
+  if (in.device_type != kDLPackCpu)
+    refuse(Status::invalid_device, parameter, "is on DLPack device " + std::to_string(in.device_type), "1 (cpu)");
+  const DType type = in.lanes == 1 ? dlpack_dtype(in.code, in.bits) : DType::other;
+  if (type == DType::other)
+    refuse(Status::invalid_dtype, parameter,
+           "has DLPack code " + std::to_string(in.code) + ", " + std::to_string(in.bits) + " bits, " +
+               std::to_string(in.lanes) + " lanes", "a plain number");
+  if (in.ndim < 0 || in.ndim > 8)
+    refuse(Status::invalid_shape, parameter, "has rank " + std::to_string(in.ndim), "at most 8");
+  Tensor t{.data = static_cast<std::byte*>(in.data) + in.byte_offset, .dtype = type, .read_only = read_only,
+           .rank = in.ndim};
+  if (!in.data) t.data = nullptr;
+  std::copy_n(in.shape, t.rank, t.shape.begin());
+  if (in.strides) std::copy_n(in.strides, t.rank, t.stride.begin());
+  else make_contiguous(t);
+  // From here on it is ours to release: a capsule serves once.
+  PyCapsule_SetName(capsule.ptr(), versioned ? "used_dltensor_versioned" : "used_dltensor");
+  if (versioned)
+    exports_.emplace_back(pointer, [](void* p) {
+      auto* managed = static_cast<DLManagedTensorVersioned*>(p);
+      if (managed->deleter) managed->deleter(managed);
+    });
+  else
+    exports_.emplace_back(pointer, [](void* p) {
+      auto* managed = static_cast<DLManagedTensor*>(p);
+      if (managed->deleter) managed->deleter(managed);
+    });
+  return t;
+}
+
+Tensor Arrays::fractal_nz(PyObject* weight, const char* parameter) {
+  const nb::handle tagged = weight;
+  objects_.push_back(tagged.attr("storage"));
+  const Tensor storage = read(objects_.back().ptr(), parameter, false);
+  const nb::object shape = tagged.attr("logical_shape");
+  Tensor t{.data = storage.data, .dtype = storage.dtype, .format = Format::NZ, .read_only = storage.read_only,
+           .rank = int(nb::len(shape))};
+  for (int a = 0; a < t.rank; ++a) t.shape[a] = nb::cast<std::int64_t>(shape[a]);
+  make_contiguous(t);
+  return t;
+}
+
+Tensor Arrays::lengths(PyObject* object, const char* parameter) {
+  const nb::object items = nb::steal(PySequence_Fast(object, "a list or a tuple"));
+  const Py_ssize_t count = PySequence_Fast_GET_SIZE(items.ptr());
+  auto* values = reinterpret_cast<std::int32_t*>(memory(std::size_t(count) * 4));
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject* item = PySequence_Fast_GET_ITEM(items.ptr(), i);
+    const std::string position = "[" + std::to_string(i) + "]";
+    const nb::object number = PyBool_Check(item) ? nb::object() : nb::steal(PyNumber_Index(item));
+    if (!number.is_valid()) {
+      PyErr_Clear();
+      refuse(Status::invalid_dtype, parameter, "is " + type_of(item), "an integer", position);
+    }
+    int overflow = 0;
+    const long long value = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
+    if (overflow || value < INT32_MIN || value > INT32_MAX)
+      refuse(Status::invalid_seqlen, parameter, "is beyond 32 bits", "0..2147483647", position);
+    values[i] = std::int32_t(value);
+  }
+  Tensor t = shaped(DType::i32, {count});
+  t.data = values;
+  return t;
+}
+
+Tensor Arrays::narrowed(const Tensor& t, const char* parameter) {
+  const bool integers = t.dtype >= DType::u8 && t.dtype <= DType::i64;
+  if (!integers) return t;
+  auto* values = reinterpret_cast<std::int32_t*>(memory(std::size_t(t.elements()) * 4));
+  std::int64_t i = 0;
+  for_each_element(t, [&](const std::byte* p) {
+    const std::int64_t value = integer_at(p, t.dtype);
+    if (value < INT32_MIN || value > INT32_MAX)
+      refuse(Status::invalid_seqlen, parameter, "is " + std::to_string(value), "0..2147483647",
+             "[" + std::to_string(i) + "]");
+    values[i++] = std::int32_t(value);
+  });
+  Tensor narrow = t;
+  narrow.data = values;
+  narrow.dtype = DType::i32;
+  make_contiguous(narrow);
+  return narrow;
+}
+
+Tensor Arrays::reversed(const Tensor& t) {
+  const std::size_t size = std::size_t(size_of(t.dtype));
+  Tensor copy = t;
+  std::byte* to = memory(std::size_t(t.elements()) * size);
+  copy.data = to;
+  make_contiguous(copy);
+  for_each_element(t, [&](const std::byte* p) {
+    std::memcpy(to, p, size);
+    to += size;
+  });
+  return copy;
+}
+
+void copy_elements(const Tensor& from, const Tensor& to) {
+  // Row by row: as many inner axes as are contiguous on both sides form a row.
+  const std::size_t size = std::size_t(size_of(from.dtype));
+  std::int64_t row = 1;
+  Tensor source = from, target = to;
+  while (source.rank > 0 && source.stride[source.rank - 1] == row && target.stride[source.rank - 1] == row)
+    row *= source.shape[--source.rank];
+  target.rank = source.rank;
+  if (row == 0) return;
+  const auto* base = static_cast<const std::byte*>(from.data);
+  std::vector<std::ptrdiff_t> places;
+  for_each_element(source, [&](const std::byte* p) { places.push_back(p - base); });
+  std::size_t i = 0;
+  for_each_element(target, [&](const std::byte* p) {
+    std::memcpy(const_cast<std::byte*>(p), base + places[i++], std::size_t(row) * size);
+  });
+}
+
+nb::object Arrays::allocate(const Tensor& t) const {
+  const nb::object shape = nb::steal(PyTuple_New(t.rank));
+  for (int a = 0; a < t.rank; ++a) PyTuple_SET_ITEM(shape.ptr(), a, PyLong_FromLongLong(t.shape[a]));
+  if (first_ != Kind::torch) return np().empty(shape, np().dtypes[std::size_t(t.dtype)]);
+  return torch_module()->empty(shape, nb::arg("dtype") = torch_module()->dtypes[std::size_t(t.dtype)]);
+}
+
+}  // namespace dsakit::python

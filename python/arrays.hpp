@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <nanobind/nanobind.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dsakit/error.hpp"
+#include "dsakit/field.hpp"
+#include "dsakit/tensor.hpp"
+
+namespace dsakit::python {
+
+namespace nb = nanobind;
+
+/// Reads the Python objects of one call as tensors, by address, and keeps alive for its duration what had to be made:
+/// int32 lengths from lists, contiguous copies of reversed views, DLPack exports.
+class Arrays {
+ public:
+  explicit Arrays(const char* op) : op_(op) {}
+  ~Arrays();
+  Arrays(const Arrays&) = delete;
+  Arrays& operator=(const Arrays&) = delete;
+
+  /// None is an absent tensor. `written`: a view that would have to be copied is handed on as it is, to be refused.
+  Tensor read(PyObject* object, const char* parameter, bool written);
+  /// What `infer` answered, made in the kind of the first tensor read: a numpy array or a torch tensor.
+  nb::object allocate(const Tensor& shape) const;
+
+  [[noreturn]] void refuse(Status status, const char* parameter, std::string got, std::string wanted,
+                           std::string position = {}) const;
+
+ private:
+  enum class Kind { none, numpy, torch, other };
+  Tensor numpy(PyObject* array, const char* parameter);
+  Tensor torch(PyObject* tensor, const char* parameter);
+  Tensor dlpack(PyObject* object, const char* parameter);
+  Tensor fractal_nz(PyObject* weight, const char* parameter);
+  Tensor lengths(PyObject* object, const char* parameter);
+  Tensor narrowed(const Tensor& t, const char* parameter);
+  Tensor reversed(const Tensor& t);
+  void stay_inside(PyObject* array, const Tensor& t, const char* parameter) const;
+  std::byte* memory(std::size_t bytes);
+
+  const char* op_;
+  Kind first_ = Kind::none;
+  std::vector<nb::object> objects_;
+  std::vector<std::unique_ptr<std::byte[]>> memory_;
+  std::vector<std::pair<void*, void (*)(void*)>> exports_;
+};
+
+/// Between tensors of one shape and dtype.
+void copy_elements(const Tensor& from, const Tensor& to);
+
+/// The dtype object that numpy (bf16: ml_dtypes) has for `t`.
+nb::handle numpy_dtype(DType t);
+/// numpy.empty(shape, dtype)
+nb::object numpy_empty(const std::vector<std::int64_t>& shape, nb::handle dtype);
+
+/// "int8" from "int8", numpy.int8, numpy.dtype("int8") or torch.int8; "" from None.
+std::string dtype_name(PyObject* object);
+/// What a message calls the object: "None", "a list", "a numpy.ndarray".
+std::string type_of(PyObject* object);
+
+}  // namespace dsakit::python

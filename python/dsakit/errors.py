@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Refusals: instances of dsakit.Error and of the built-in class that fits."""
+
+
+class Error(RuntimeError):
+    """A call that was refused before anything was written. str() is the sentence; its parts are attributes.
+
+    status     such as "INVALID_SHAPE"
+    operator, parameter, position    where; position in subscript form, "[2][17]" or ""
+    got, wanted
+    reason     of a refused file, such as "SIZE_MISMATCH"
+    """
+
+    status = operator = parameter = position = got = wanted = reason = ""
+
+
+_BUILTINS = {
+    ValueError: "INVALID_ARGUMENT INVALID_SHAPE INVALID_STRIDE MISALIGNED INVALID_DEVICE ALIASED INVALID_SEQLEN INVALID_VALUE "
+                "INVALID_FILE INVALID_CONFIG MISSING_TENSOR CONFLICT",
+    TypeError: "INVALID_DTYPE",
+    IndexError: "INVALID_BLOCK INVALID_SLOT INVALID_INDEX",
+    NotImplementedError: "UNSUPPORTED",
+    MemoryError: "OUT_OF_MEMORY",
+    OSError: "IO_ERROR INVALID_PATH",
+}
+_CLASSES = {}
+for _builtin, _statuses in _BUILTINS.items():
+    _name = "Dsakit" + _builtin.__name__
+    _class = type(_name, (Error, _builtin), {"__module__": __name__, "__doc__": f"A dsakit.Error that is a {_builtin.__name__}."})
+    globals()[_name] = _class
+    _CLASSES |= dict.fromkeys(_statuses.split(), _class)
+
+
+def raise_error(status, operator, parameter, position, got, wanted, reason="", sentence=None):
+    error = _CLASSES.get(status, Error)(sentence or f"{operator}: {parameter}{position} {got}, wanted {wanted}")
+    error.status, error.operator, error.parameter, error.position = status, operator, parameter, position
+    error.got, error.wanted, error.reason = got, wanted, reason
+    raise error from None

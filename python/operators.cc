@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "arrays.hpp"
+#include "core/check.hpp"
+#include "dsakit/dsakit.hpp"
+#include "module.hpp"
+
+namespace dsakit::python {
+namespace {
+
+enum class Mode { fast, reference, check };
+
+/// One parameter as for_each_field lists it.
+struct Field {
+  const char* name;
+  Role role;
+  int twin = -1;             // of "x_out": the field "x" whose memory is used when x_out is absent; and back
+  std::ptrdiff_t place = 0;  // in Outs: results come in the order of its members
+  nb::object default_value = nb::none();
+
+  bool tensor() const { return role != Role::attribute; }
+  bool result() const { return role == Role::inout || role == Role::inout_opt || role == Role::out; }
+};
+
+template <class Args, class Outs>
+const std::vector<Field>& fields_of() {
+  static const auto* fields = [] {
+    auto* all = new std::vector<Field>;
+    Args args{};
+    Outs outs{};
+    for_each_field(args, outs, [&](const char* name, auto& value, Role role) {
+      Field field{name, role};
+      using Value = std::remove_cvref_t<decltype(value)>;
+      if constexpr (std::is_same_v<Value, Level>) {
+        field.default_value = nb::str("portable");
+      } else if constexpr (std::is_same_v<Value, std::string_view>) {
+        if (!value.empty()) field.default_value = nb::cast(value);
+      } else if constexpr (!std::is_same_v<Value, Tensor>) {
+        field.default_value = nb::cast(value);
+      } else if (field.result()) {
+        field.place = reinterpret_cast<char*>(&value) - reinterpret_cast<char*>(&outs);
+      }
+      all->push_back(field);
+    });
+    for (std::size_t i = 0; i < all->size(); ++i)
+      for (std::size_t j = 0; j < all->size(); ++j)
+        if (std::string((*all)[j].name) + "_out" == (*all)[i].name) (*all)[i].twin = int(j), (*all)[j].twin = int(i);
+    return all;
+  }();
+  return *fields;
+}
+
+std::string_view text(Arrays& arrays, PyObject* object, const char* name) {
+  Py_ssize_t size = 0;
+  if (!PyUnicode_Check(object)) arrays.refuse(Status::invalid_dtype, name, "is " + type_of(object), "a string");
+  const char* utf8 = PyUnicode_AsUTF8AndSize(object, &size);
+  if (utf8) return {utf8, std::size_t(size)};
+  PyErr_Clear();
+  arrays.refuse(Status::invalid_argument, name, "is not valid Unicode", "one of the documented strings");
+}
+
+void read(Arrays& arrays, PyObject* object, const char* name, std::int64_t& value) {
+  if (object == Py_None) arrays.refuse(Status::invalid_argument, name, "is missing", "an integer");
+  const nb::object number = PyBool_Check(object) ? nb::object() : nb::steal(PyNumber_Index(object));
+  if (!number.is_valid()) {
+    PyErr_Clear();
+    arrays.refuse(Status::invalid_dtype, name, "is " + type_of(object), "an integer");
+  }
+  int overflow = 0;
+  value = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
+  if (overflow) arrays.refuse(Status::invalid_dtype, name, "is beyond 64 bits", "-2^63..2^63-1");
+}
+
+void read(Arrays& arrays, PyObject* object, const char* name, double& value) {
+  if (object == Py_None) arrays.refuse(Status::invalid_argument, name, "is missing", "a number");
+  const bool number = PyNumber_Check(object) && !PyBool_Check(object) && !PyComplex_Check(object);
+  value = number ? PyFloat_AsDouble(object) : -1;
+  if (!number || PyErr_Occurred()) {
+    PyErr_Clear();
+    arrays.refuse(Status::invalid_dtype, name, "is " + type_of(object), "a number");
+  }
+}
+
+void read(Arrays& arrays, PyObject* object, const char* name, bool& value) {
+  static const nb::object numpy_bool = nb::module_::import_("numpy").attr("bool_");
+  if (!PyBool_Check(object) && !nb::isinstance(object, numpy_bool))
+    arrays.refuse(Status::invalid_dtype, name, "is " + type_of(object), "True or False");
+  value = PyObject_IsTrue(object) == 1;
+}
+
+void read(Arrays& arrays, PyObject* object, const char* name, Level& value) {
+  const std::string_view level = text(arrays, object, name);
+  if (level != "portable" && level != "strict")
+    arrays.refuse(Status::invalid_argument, name, "is \"" + std::string(level.substr(0, 120)) + "\"",
+                  "\"portable\" or \"strict\"");
+  value = level == "strict" ? Level::strict : Level::portable;
+}
+
+/// One call: Python objects in the order of for_each_field -> results in the order of the members of Outs.
+template <class Args, class Outs, class Fast, class Reference>
+nb::object call(const char* op, const nb::tuple& slots, Mode mode, Fast fast, Reference reference) {
+  const std::vector<Field>& fields = fields_of<Args, Outs>();
+  auto given = [&](std::size_t i) { return PyTuple_GET_ITEM(slots.ptr(), Py_ssize_t(i)); };
+  Args args{};
+  Outs outs{};
+  Arrays arrays(op);
+  std::string dtype;
+  std::size_t i = 0;
+  bool complete = mode != Mode::check;
+  for_each_field(args, outs, [&](const char* name, auto& value, Role) {
+    const Field& field = fields[i];
+    PyObject* object = given(i++);
+    using Value = std::remove_cvref_t<decltype(value)>;
+    if constexpr (std::is_same_v<Value, Tensor>) {
+      if (field.role == Role::out && object == Py_None) complete = false;
+      else value = arrays.read(object, name, field.result() || (field.twin >= 0 && given(field.twin) == Py_None));
+    } else if constexpr (std::is_same_v<Value, std::string_view>) {
+      if (field.default_value.is_none()) value = dtype = dtype_name(object);
+      else value = text(arrays, object, name);
+    } else {
+      read(arrays, object, name, value);
+    }
+  });
+  if (!complete) {
+    nb::gil_scoped_release release;
+    infer(std::as_const(args), outs);
+  }
+  if (mode == Mode::check) return nb::none();
+
+  struct Result {
+    std::ptrdiff_t place;
+    nb::object object;
+  };
+  std::vector<Result> results;
+  results.reserve(10);
+  i = 0;
+  for_each_field(args, outs, [&](const char* name, auto& value, Role) {
+    const Field& field = fields[i];
+    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(value)>, Tensor>) {
+      if (field.result()) {
+        nb::object object = nb::borrow(given(i));
+        if (object.is_none() && field.twin >= 0) {
+          object = nb::borrow(given(field.twin));
+        } else if (object.is_none() && field.role == Role::out) {
+          object = arrays.allocate(value);
+          value = arrays.read(object.ptr(), name, true);
+        }
+        results.push_back({field.place, std::move(object)});
+      }
+    }
+    ++i;
+  });
+
+  bool interrupted = false;
+  try {
+    nb::gil_scoped_release release;
+    if (mode == Mode::reference) reference(args, outs);
+    else fast(args, outs);
+  } catch (const Error& error) {
+    interrupted = error.status == Status::interrupted;
+    if (!interrupted) throw;
+  }
+  if (interrupted) {  // by a signal handler, whose exception is waiting; mostly KeyboardInterrupt
+    if (!PyErr_Occurred()) PyErr_SetNone(PyExc_KeyboardInterrupt);
+    throw nb::python_error();
+  }
+  std::sort(results.begin(), results.end(), [](const Result& a, const Result& b) { return a.place < b.place; });
+  if (results.size() == 1) return std::move(results[0].object);
+  const nb::object tuple = nb::steal(PyTuple_New(Py_ssize_t(results.size())));
+  for (std::size_t r = 0; r < results.size(); ++r)
+    PyTuple_SET_ITEM(tuple.ptr(), Py_ssize_t(r), results[r].object.release().ptr());
+  return tuple;
+}
+
+template <class Args, class Outs, class Fast, class Reference>
+void bind(nb::module_& m, nb::dict& operators, const char* name, Fast fast, Reference reference) {
+  nb::list fields;
+  for (const Field& field : fields_of<Args, Outs>())
+    fields.append(nb::make_tuple(field.name, field.tensor(), field.role == Role::in || field.role == Role::inout,
+                                 field.role == Role::out, field.default_value));
+  operators[name] = nb::make_tuple(positional(Args{}), fields);
+  const auto run = [=](Mode mode) {
+    return [=](const nb::tuple& slots) { return call<Args, Outs>(name, slots, mode, fast, reference); };
+  };
+  m.def(name, run(Mode::fast));
+  m.def((std::string(name) + "_reference").c_str(), run(Mode::reference));
+  m.def((std::string(name) + "_check").c_str(), run(Mode::check));
+}
+
+}  // namespace
+
+void bind_operators(nb::module_& m) {
+  nb::dict operators;  // name -> (positional parameters, [(name, tensor, required, out, default), ...])
+#define DSAKIT_OP(name, Type)                                                                                       \
+  bind<Type##Args, Type##Outs>(                                                                                     \
+      m, operators, #name, [](const Type##Args& a, const Type##Outs& o) { dsakit::name(a, o, context()); },          \
+      [](const Type##Args& a, const Type##Outs& o) { dsakit::reference::name(a, o); });
+#include "ops/ops.inc"
+#undef DSAKIT_OP
+  m.attr("operators") = operators;
+
+  // The documented roundings of the softmax probabilities, for comparison: only the reference has them.
+  using Rounding = reference::ProbabilityRounding;
+  using Args = SparseFlashAttentionQuantArgs;
+  using Outs = SparseFlashAttentionQuantOuts;
+  m.def("sparse_flash_attention_quant_rounded", [](const nb::tuple& slots, std::string_view rounding) {
+    const char* op = "sparse_flash_attention_quant";
+    if (rounding != "none" && rounding != "normalised" && rounding != "unnormalised_tile2048")
+      throw Error(Status::invalid_argument, op, "p_rounding", "", "is \"" + std::string(rounding.substr(0, 120)) + "\"",
+                  "\"none\", \"normalised\" or \"unnormalised_tile2048\"");
+    const Rounding r = rounding == "normalised" ? Rounding::normalised
+                       : rounding == "none"     ? Rounding::none
+                                                : Rounding::unnormalised_tile2048;
+    const auto run = [r](const Args& a, const Outs& o) { reference::sparse_flash_attention_quant(a, o, r); };
+    return call<Args, Outs>(op, slots, Mode::reference, run, run);
+  });
+
+  // The PyPTO forms name an output cache beside the input cache: the same memory (False), or other memory (True)
+  // that receives a copy, once nothing is left to refuse.
+  m.def("separate", [](const char* op, const char* in_name, nb::handle in, const char* out_name, nb::handle out) {
+    Arrays arrays(op);
+    const Tensor from = arrays.read(in.ptr(), in_name, true), to = arrays.read(out.ptr(), out_name, true);
+    const Check check(op, Level::portable);
+    check.required(from, in_name);
+    check.required(to, out_name);
+    if (same_storage(from, to)) return false;
+    check.dtype(to, out_name, {from.dtype}, in_name);
+    check.writable(to, out_name);
+    if (from.rank != to.rank || from.shape != to.shape)
+      check.fail(Status::invalid_shape, out_name, "", "has shape " + brackets({to.shape.data(), std::size_t(to.rank)}),
+                 brackets({from.shape.data(), std::size_t(from.rank)}), in_name);
+    check.no_overlap(to, out_name, from, in_name);
+    return true;
+  });
+  m.def("copy", [](nb::handle from, nb::handle to) {
+    Arrays arrays("copy");
+    copy_elements(arrays.read(from.ptr(), "from", true), arrays.read(to.ptr(), "to", true));
+  });
+}
+
+}  // namespace dsakit::python

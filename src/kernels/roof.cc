@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/roof.hpp"
+
+#include <omp.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace dsakit {
+namespace {
+
+/// The best of several tries: a limit is what the machine can do when nobody disturbs it.
+template <class F>
+double best_seconds(int tries, F f) {
+  double best = 1e30;
+  for (; tries > 0; --tries) {
+    const auto start = std::chrono::steady_clock::now();
+    f();
+    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  return best;
+}
+
+/// Eight chains, so that the additions do not limit it.
+std::uint64_t read_all(const std::uint64_t* x, std::int64_t n) {
+  std::uint64_t sum[8] = {};
+  for (std::int64_t i = 0; i + 8 <= n; i += 8) {
+    __builtin_prefetch(x + i + 512);
+    for (int l = 0; l < 8; ++l) sum[l] += x[i + l];
+  }
+  return sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];
+}
+
+}  // namespace
+
+double measure_peak(const Kernels& kernels, Dot kind, int threads) {
+  if (!kernels.peak) return 0;
+  constexpr int kRounds = 1 << 20;
+  double operations = 0;
+  const double seconds = best_seconds(9, [&] {
+    operations = 0;
+#pragma omp parallel num_threads(threads) reduction(+ : operations)
+    operations += kernels.peak(kind, kRounds);
+  });
+  return operations / seconds * 1e-9;
+}
+
+double measure_read(int threads) {
+  constexpr std::int64_t kBytes = std::int64_t(1) << 29, kWords = kBytes / 8;
+  void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return 0;
+#ifdef MADV_HUGEPAGE
+  madvise(memory, kBytes, MADV_HUGEPAGE);
+#endif
+  auto* words = static_cast<std::uint64_t*>(memory);
+  std::uint64_t sum = 0;
+#pragma omp parallel for num_threads(threads)
+  for (std::int64_t i = 0; i < kWords; i += 512) words[i] = 1;
+  const double seconds = best_seconds(5, [&] {
+#pragma omp parallel num_threads(threads) reduction(+ : sum)
+    {
+      const std::int64_t share = kWords / omp_get_num_threads();
+      sum += read_all(words + share * omp_get_thread_num(), share);
+    }
+  });
+  munmap(memory, kBytes);
+  return sum ? kBytes / seconds * 1e-9 : 0;
+}
+
+}  // namespace dsakit

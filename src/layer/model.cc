@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dsakit/model.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "layer/costs.hpp"
+#include "layer/layer.hpp"
+#include "layer/linear.hpp"
+#include "layer/mlp.hpp"
+#include "ops/prolog/rows.hpp"
+
+namespace dsakit {
+namespace {
+
+/// y = RMSNorm of x.
+void norm(const Kernels& k, const float* x, const io::AlignedArray<float>& gamma, double epsilon, float* y) {
+  prolog::rms_norm(k, prolog::kPyPto, x, std::int64_t(gamma.size()), gamma.data(), float(epsilon), y);
+}
+
+}  // namespace
+
+struct Model::State {
+  struct Layer {
+    AttentionLayer attention;
+    io::AlignedArray<float> attention_norm, mlp_norm;
+    GatedMlp mlp;
+  };
+  io::ModelConfig config;
+  io::AlignedArray<bf16> embedding;  // [vocab_size, hidden_size]
+  std::vector<Layer> layers;
+  io::AlignedArray<float> norm;
+  Matrix head;
+
+  explicit State(std::shared_ptr<const io::Checkpoint> checkpoint);
+};
+
+Model::State::State(std::shared_ptr<const io::Checkpoint> checkpoint) : config(checkpoint->config()) {
+  const io::ModelConfig& c = config;
+  for (std::int64_t i = 0; i < c.num_hidden_layers; ++i)
+    if (!c.dense_mlp[i])
+      throw Error(Status::unsupported, "load", "model.layers." + std::to_string(i) + ".mlp", "", "is a mixture of experts",
+                  "a dense MLP", "AttentionLayer loads the attention of such a layer");
+  checkpoint->require_memory_for_all();
+  embedding = checkpoint->load_matrix_bf16("model.embed_tokens.weight", c.vocab_size, c.hidden_size);
+  const auto rope = std::make_shared<const RopeTable>(c.rope, c.qk_rope_head_dim);
+  for (int i = 0; i < c.num_hidden_layers; ++i) {
+    const std::string prefix = "model.layers." + std::to_string(i) + ".";
+    layers.push_back({AttentionLayer(std::make_shared<AttentionLayer::State>(c, i, checkpoint_source(checkpoint, i), rope)),
+                      checkpoint->load_vector_f32(prefix + "input_layernorm.weight", c.hidden_size),
+                      checkpoint->load_vector_f32(prefix + "post_attention_layernorm.weight", c.hidden_size),
+                      GatedMlp(*checkpoint, i)});
+  }
+  norm = checkpoint->load_vector_f32("model.norm.weight", c.hidden_size);
+  if (c.tie_word_embeddings) head = transposed_matrix(embedding.data(), c.vocab_size, c.hidden_size);
+  else head = transposed_matrix(checkpoint->load_matrix_bf16("lm_head.weight", c.vocab_size, c.hidden_size).data(),
+                                c.vocab_size, c.hidden_size);
+}
+
+struct Session::State {
+  std::shared_ptr<const Model::State> model;
+  Mode mode;
+  std::vector<LayerCache> caches;
+  Costs costs;
+  std::function<void(int, std::int64_t, const Tensor&)> observer;
+  Scratch scratch, layer_scratch;
+
+  State(std::shared_ptr<const Model::State> model, Mode mode, std::int64_t page_size) : model(std::move(model)), mode(mode) {
+    for (const Model::State::Layer& layer : this->model->layers) {
+      caches.push_back(layer.attention.make_cache(name_of(mode), page_size));
+      layer.attention.state().weights.prepare(mode);
+    }
+  }
+  State(const State& from)
+      : model(from.model), mode(from.mode), caches(from.caches), costs(from.costs), observer(from.observer) {}
+
+  /// At most chunk_tokens() tokens; logits of the last `wanted`.
+  void chunk(std::span<const std::int32_t> tokens, std::int64_t wanted, float* logits, Context& context) {
+    const io::ModelConfig& c = model->config;
+    const std::int64_t rows = std::int64_t(tokens.size()), width = c.hidden_size, first = caches[0].length();
+    struct Arrays {
+      float *residual, *normal, *change, *hidden;
+      bf16* input;
+      std::int32_t* selection;
+      Arrays(Carver carver, const io::ModelConfig& c, std::int64_t rows, std::size_t* bytes) {
+        residual = carver.take<float>(rows * c.hidden_size);
+        normal = carver.take<float>(rows * c.hidden_size);
+        change = carver.take<float>(rows * c.hidden_size);
+        hidden = carver.take<float>(rows * c.intermediate_size);
+        input = carver.take<bf16>(rows * c.hidden_size);
+        selection = carver.take<std::int32_t>(rows * c.index_topk);
+        *bytes = carver.bytes();
+      }
+    };
+    std::size_t bytes;
+    Arrays(Carver(), c, rows, &bytes);
+    const Arrays a(Carver(scratch.require(bytes)), c, rows, &bytes);
+
+    const double row_work = double(rows * width) * 2;
+    {
+      Timed timed(&costs, "embedding", double(rows * width) * sizeof(bf16));
+      Call call(context, "model", 0);
+      for (std::int64_t i = 0; i < rows; ++i)
+        call.kernels().widen_bf16(model->embedding.data() + tokens[i] * width, width, a.residual + i * width);
+    }
+    for (std::size_t l = 0; l < model->layers.size(); ++l) {
+      const Model::State::Layer& layer = model->layers[l];
+      {
+        Timed timed(&costs, "norms", 0);
+        Call call(context, "model", 0);
+        call.parallel_for(rows, row_work, [&](std::int64_t i, int) {
+          float* y = a.normal + i * width;
+          norm(call.kernels(), a.residual + i * width, layer.attention_norm, c.rms_norm_eps, y);
+          call.kernels().round_bf16(y, width, a.input + i * width);
+        });
+        call.finish();
+      }
+      forward_chunk(layer.attention.state(), tensor(a.input, {rows, width}), tensor(a.change, {rows, width}),
+                    caches[l].state(), is_sparse(mode) ? a.selection : nullptr, layer_scratch, context, &costs);
+      if (observer && is_sparse(mode)) observer(int(l), first, tensor(std::as_const(a.selection), {rows, c.index_topk}));
+      {
+        Timed timed(&costs, "norms", 0);
+        Call call(context, "model", 0);
+        call.parallel_for(rows, row_work, [&](std::int64_t i, int) {
+          float* x = a.residual + i * width;
+          for (std::int64_t j = 0; j < width; ++j) x[j] += a.change[i * width + j];
+          norm(call.kernels(), x, layer.mlp_norm, c.rms_norm_eps, a.normal + i * width);
+        });
+        call.finish();
+      }
+      Timed timed(&costs, "mlp", double(layer.mlp.bytes()));
+      Call call(context, "model", 0);
+      layer.mlp.add_to(call, a.normal, rows, a.hidden, a.residual);
+      call.finish();
+    }
+    if (wanted == 0) return;
+    Timed timed(&costs, "head", double(model->head.bytes()));
+    Call call(context, "model", 0);
+    call.parallel_for(wanted, double(wanted * width) * 2, [&](std::int64_t i, int) {
+      norm(call.kernels(), a.residual + (rows - wanted + i) * width, model->norm, c.rms_norm_eps, a.normal + i * width);
+    });
+    for_each_tile(call, model->head.view(), std::as_const(a.normal), width, 0, wanted,
+                  [&](auto, auto row, auto some, auto column, auto columns, const float* tile) {
+                    for (std::int64_t i = 0; i < some; ++i)
+                      std::copy_n(tile + i * kPanel, columns, logits + (row + i) * c.vocab_size + column);
+                  });
+    call.finish();
+  }
+};
+
+Session::Session(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Session::Session(const Session& from) : state_(std::make_unique<State>(*from.state_)) {}
+Session::Session(Session&&) noexcept = default;
+Session& Session::operator=(const Session& from) { return *this = Session(from); }
+Session& Session::operator=(Session&&) noexcept = default;
+Session::~Session() = default;
+
+std::string_view Session::mode() const { return name_of(state_->mode); }
+std::int64_t Session::length() const { return state_->caches[0].length(); }
+std::size_t Session::cache_bytes() const {
+  std::size_t sum = 0;
+  for (const LayerCache& cache : state_->caches) sum += cache.bytes();
+  return sum;
+}
+void Session::reset() {
+  for (LayerCache& cache : state_->caches) cache.reset();
+}
+const Costs& Session::costs() const { return state_->costs; }
+void Session::clear_costs() { state_->costs = {}; }
+void Session::observe(std::function<void(int, std::int64_t, const Tensor&)> observer) { state_->observer = std::move(observer); }
+
+void Session::append(std::span<const std::int32_t> tokens, std::span<float> logits, Context& context) {
+  const io::ModelConfig& c = state_->model->config;
+  const std::int64_t rows = std::int64_t(tokens.size()), wanted = std::int64_t(logits.size()) / c.vocab_size;
+  for (std::int64_t i = 0; i < rows; ++i)
+    if (tokens[i] < 0 || tokens[i] >= c.vocab_size)
+      throw Error(Status::invalid_argument, "model", "tokens", "[" + std::to_string(i) + "]", "is " + std::to_string(tokens[i]),
+                  "0.." + std::to_string(c.vocab_size - 1), "vocab_size");
+  if (std::int64_t(logits.size()) % c.vocab_size != 0 || wanted > rows)
+    throw Error(Status::invalid_shape, "model", "logits", "", "has " + std::to_string(logits.size()) + " elements",
+                "vocab_size (" + std::to_string(c.vocab_size) + ") for each of at most " + std::to_string(rows) + " tokens");
+  const std::int64_t before = length(), step = chunk_tokens(c);
+  for (LayerCache& cache : state_->caches) cache.state().reserve(before + rows);
+  try {
+    for (std::int64_t first = 0; first < rows; first += step) {
+      const std::int64_t count = std::min(step, rows - first);
+      const std::int64_t mine = std::clamp<std::int64_t>(first + count - (rows - wanted), 0, count);
+      state_->chunk(tokens.subspan(first, count), mine, logits.data() + (first + count - mine - (rows - wanted)) * c.vocab_size, context);
+    }
+  } catch (...) {  // interrupted: as if nothing had been appended
+    for (LayerCache& cache : state_->caches) cache.state().length = before;
+    throw;
+  }
+}
+
+Model::Model(const std::string& folder) : state_(std::make_shared<State>(std::make_shared<const io::Checkpoint>(folder))) {}
+
+std::int64_t Model::vocab_size() const { return state_->config.vocab_size; }
+std::int64_t Model::hidden_size() const { return state_->config.hidden_size; }
+std::int64_t Model::index_topk() const { return state_->config.index_topk; }
+int Model::layers() const { return int(state_->layers.size()); }
+AttentionLayer Model::attention(int layer) const {
+  if (layer < 0 || layer >= layers())
+    throw Error(Status::invalid_argument, "model", "layer", "", "is " + std::to_string(layer),
+                "0.." + std::to_string(layers() - 1), "num_hidden_layers");
+  return state_->layers[layer].attention;
+}
+std::size_t Model::weight_bytes() const {
+  std::size_t sum = state_->embedding.size() * sizeof(bf16) + state_->head.bytes() + state_->norm.size() * sizeof(float);
+  for (const State::Layer& l : state_->layers)
+    sum += l.attention.weight_bytes() + l.mlp.bytes() + (l.attention_norm.size() + l.mlp_norm.size()) * sizeof(float);
+  return sum;
+}
+std::vector<std::string_view> Model::modes() const {
+  std::vector<std::string_view> all;
+  for (const std::string_view name : kModes) {
+    try {
+      all.push_back(name_of(mode_of(name, state_->config)));
+    } catch (const Error&) {  // cannot run in this one
+    }
+  }
+  return all;
+}
+
+Session Model::start(std::string_view mode, std::int64_t page_size) const {
+  return Session(std::make_unique<Session::State>(state_, mode_of(mode, state_->config), page_size));
+}
+
+std::vector<float> Model::logits(std::span<const std::int32_t> tokens, std::string_view mode, Context& context) const {
+  std::vector<float> all(tokens.size() * std::size_t(vocab_size()));
+  start(mode).append(tokens, all, context);
+  return all;
+}
+
+}  // namespace dsakit

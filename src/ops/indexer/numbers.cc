@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <string>
+
+#include "ops/indexer/problem.hpp"
+
+namespace dsakit::indexer {
+namespace {
+
+/// Subscripts of the element with this row-major number.
+std::string position(const Tensor& t, std::int64_t linear) {
+  std::string s;
+  for (int a = t.rank - 1; a >= 0; --a) s = "[" + std::to_string(linear % t.shape[a]) + "]" + s, linear /= t.shape[a];
+  return s;
+}
+
+[[noreturn]] void refuse(const Check& c, const Tensor& t, const char* name, std::int64_t linear, float x, const char* wanted) {
+  c.fail(Status::invalid_value, name, position(t, linear), "is " + std::to_string(x), wanted, "value checking");
+}
+
+void finite(const Check& c, const Tensor& t, const char* name, std::int64_t linear, std::int64_t offset) {
+  const float x = float_at(t, offset);
+  if (!std::isfinite(x)) refuse(c, t, name, linear, x, "a finite number");
+}
+
+void scale(const Check& c, const Tensor& t, const char* name, std::int64_t linear, std::int64_t offset) {
+  finite(c, t, name, linear, offset);
+  if (const float x = float_at(t, offset); x < 0) refuse(c, t, name, linear, x, "0 or above");
+}
+
+void query_row(const Check& c, const Arguments& a, const Problem& p, std::int64_t r) {
+  if (!a.quantised)
+    for (std::int64_t h = 0; h < p.heads; ++h)
+      for (std::int64_t d = 0; d < p.dims; ++d)
+        finite(c, a.query, "query", (r * p.heads + h) * p.dims + d, p.query.offset(r) + h * p.head_stride + d);
+  for (std::int64_t h = 0; h < p.heads; ++h) {
+    const std::int64_t i = r * p.heads + h;
+    finite(c, a.weights, "weights", i, p.weights.offset(r, h));
+    if (!a.quantised) continue;
+    scale(c, a.query_scale, "query_dequant_scale", i, p.query_scale.offset(r, h));
+    const float product = to_float(to_f16(p.weights.at(r, h) * p.query_scale.at(r, h)));
+    if (p.other_numerics && !std::isfinite(product))
+      refuse(c, a.weights, "weights", i, p.weights.at(r, h), "a product with query_dequant_scale within float16");
+  }
+}
+
+void keys(const Check& c, const Arguments& a, const Problem& p, const Sequence& s) {
+  for (std::int64_t j = 0; j < s.keys; ++j) {
+    const std::int64_t at = s.first_key + j, size = p.keys.page_size;
+    std::int64_t row = p.keys.page_stride == 0 && !p.keys.table ? at : s.index * size + at;
+    if (p.keys.table) row = p.keys.table[s.index * p.keys.table_stride + at / size] * size + at % size;
+    if (a.quantised) {
+      scale(c, a.key_scale, "key_dequant_scale", row, p.key_scales.offset(s.index, at));
+      continue;
+    }
+    for (std::int64_t d = 0; d < p.dims; ++d)
+      finite(c, a.key, "key", row * p.dims + d, p.keys.offset(s.index, at) + d);
+  }
+}
+
+}  // namespace
+
+void check_numbers(const Check& c, const Arguments& a, const Problem& p) {
+  for (std::int64_t b = 0; b < p.sequences.count(); ++b) {
+    const Sequence s = p.sequences.at(b);
+    for (std::int64_t i = 0; i < s.queries; ++i) query_row(c, a, p, s.first_row + i);
+    keys(c, a, p, s);
+  }
+}
+
+}  // namespace dsakit::indexer

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/prolog/door.hpp"
+
+#include <cmath>
+#include <string>
+
+#include "ops/weight.hpp"
+
+namespace dsakit::prolog {
+namespace {
+
+std::string shape_text(const Tensor& t) { return "has shape " + brackets({t.shape.data(), std::size_t(t.rank)}); }
+
+/// "[2][3]": where the element at a row-major index is.
+std::string position_of(const Tensor& t, std::int64_t linear) {
+  std::string s;
+  for (int a = t.rank - 1; a >= 0; linear /= t.shape[a--]) s = "[" + std::to_string(linear % t.shape[a]) + "]" + s;
+  return s;
+}
+
+}  // namespace
+
+void check_presence(const Check& check, const Parameters& parameters) {
+  for (const auto& p : parameters)
+    if (p.role == Role::in || p.role == Role::inout) check.required(*p.tensor, p.name);
+  for (const auto& p : parameters)
+    if (*p.tensor) check.sizes(*p.tensor, p.name);
+}
+
+void check_memory(const Check& check, const Parameters& parameters) {
+  for (const auto& p : parameters) {
+    if (!*p.tensor) continue;
+    if (is_written(p.role)) check.writable(*p.tensor, p.name, p.cache);
+    else check.readable(*p.tensor, p.name, p.cache);
+  }
+  for (const auto& p : parameters) {
+    if (!is_written(p.role)) continue;
+    for (const auto& other : parameters)
+      if (&other < &p || (&other != &p && !is_written(other.role)))
+        check.no_overlap(*p.tensor, p.name, *other.tensor, other.name);
+  }
+}
+
+CacheShape check_cache_shape(const Check& check, const Tensor& t, const char* name, std::int64_t width,
+                             const CacheShape* like, const char* why) {
+  CacheShape cache;
+  if (t.rank == 4 || check.strict()) {
+    if (t.rank != 4 || t.shape[2] != 1 || t.shape[3] != width)
+      check.fail(Status::invalid_shape, name, "", shape_text(t),
+                 "[block_num, block_size, 1, " + std::to_string(width) + "]");
+    cache = {t.shape[0] * t.shape[1], t.shape[0], t.shape[1]};
+    if (cache.block_size < 1)
+      check.fail(Status::invalid_shape, name, "", "has block_size 0", "at least 1");
+  } else {
+    cache.rows = t.elements() / width;
+    check.rows(t, name, cache.rows, {width}, why);
+  }
+  if (!like) return cache;
+  const bool both = cache.block_size >= 0 && like->block_size >= 0;
+  if (cache.rows == like->rows && (!both || cache.block_size == like->block_size)) return cache;
+  if (both) check.shape(t, name, {like->block_num, like->block_size, 1, width}, why);
+  check.rows(t, name, like->rows, {width}, why);
+  return cache;
+}
+
+void check_slots(const Check& check, const Tensor& index, const char* name, const CacheShape& cache) {
+  if (cache.rows == 0) return;
+  const Rows slots = flat_rows(index, 1);
+  for (std::int64_t i = 0, n = slots.count; i < n; ++i) {
+    const std::int64_t slot = *slots.row<const std::int64_t>(i);
+    if (slot < cache.rows) continue;
+    std::string wanted = "below " + std::to_string(cache.rows);
+    if (cache.block_size > 0)
+      wanted += " (" + std::to_string(cache.block_num) + " pages of " + std::to_string(cache.block_size) + ")";
+    check.fail(Status::invalid_slot, name, position_of(index, i), "is " + std::to_string(slot),
+               wanted + "; negative entries skip the token");
+  }
+}
+
+void check_finite(const Check& check, const Parameters& parameters) {
+  for (const auto& [tensor, name, role, cache] : parameters) {
+    const Tensor& t = *tensor;
+    if (is_written(role) || cache || t.elements() == 0) continue;
+    if (t.dtype != DType::bf16 && t.dtype != DType::f16 && t.dtype != DType::f32) continue;
+    const bool scale = std::string_view(name).find("scale") != std::string_view::npos;
+    auto look = [&, name = name](float x, std::int64_t linear) {
+      if (std::isfinite(x) && !(scale && x < 0)) return;
+      check.fail(Status::invalid_value, name, position_of(t, linear), "is " + std::to_string(x),
+                 scale ? "finite and not negative" : "a finite number");
+    };
+    const std::int64_t n = t.elements();
+    if (t.format == Format::ND) {
+      for (std::int64_t i = 0; i < n; ++i) look(float_at(t, offset_of(t, i)), i);
+      continue;
+    }
+    const Check any(check.op(), Level::portable);
+    const std::int64_t k = t.shape[t.rank - 2], columns = t.shape[t.rank - 1];
+    const Weight w = check_weight(any, t, name, t.dtype, t.rank == 3 ? t.shape[0] : 0, k, columns, "");
+    for (std::int64_t i = 0; i < n; ++i) look(w.at(i / (k * columns), i / columns % k, i % columns), i);
+  }
+}
+
+}  // namespace dsakit::prolog

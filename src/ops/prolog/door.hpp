@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <concepts>
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+
+#include "core/check.hpp"
+#include "core/view.hpp"
+#include "dsakit/field.hpp"
+
+// What the doors of the prologs have in common: questions that concern every tensor of a call, and paged caches.
+namespace dsakit::prolog {
+
+/// The tensors of a call, by name. `role` may be changed: a cache that is both input and output is an inout.
+struct Parameters {
+  struct One {
+    const Tensor* tensor;
+    const char* name;
+    Role role;
+    bool cache;
+  };
+  One list[32];
+  int count = 0;
+
+  template <class Args, class Outs>
+  Parameters(const Args& a, const Outs& o) {
+    for_each_field(a, o, [&](const char* name, const auto& value, Role role) {
+      if constexpr (std::same_as<std::remove_cvref_t<decltype(value)>, Tensor>)
+        list[count++] = {&value, name, role, std::string_view(name).find("cache") != std::string_view::npos};
+    });
+  }
+  const One* begin() const { return list; }
+  const One* end() const { return list + count; }
+};
+
+inline bool is_written(Role role) { return role == Role::inout || role == Role::inout_opt || role == Role::out; }
+
+/// Inputs and in-place tensors that the call cannot do without; and no shape that cannot be counted.
+void check_presence(const Check& check, const Parameters& parameters);
+/// Memory of every tensor given; what is written overlaps nothing else. In strict, only axis 0 of a cache is free.
+void check_memory(const Check& check, const Parameters& parameters);
+
+/// The shape of a paged cache [block_num, block_size, 1, width]. In portable the rows may be folded otherwise
+/// (README 12); then block_size is -1.
+struct CacheShape {
+  std::int64_t rows = 0, block_num = -1, block_size = -1;
+};
+/// Unless `like` is null: as many rows, in the same blocks where both show them.
+CacheShape check_cache_shape(const Check& check, const Tensor& t, const char* name, std::int64_t width,
+                             const CacheShape* like, const char* why);
+
+/// Every slot is below `cache.rows`; negative ones skip their token. Not looked at when the cache has no rows.
+void check_slots(const Check& check, const Tensor& index, const char* name, const CacheShape& cache);
+
+/// Value checking: every element of every floating-point input but the caches is finite, and of a scale not negative.
+void check_finite(const Check& check, const Parameters& parameters);
+
+/// The rows of width `width` of a tensor that has been checked: flat, whatever its axes.
+inline Rows flat_rows(const Tensor& t, std::int64_t width) { return Rows(t, width == 1 ? 0 : 1); }
+
+}  // namespace dsakit::prolog

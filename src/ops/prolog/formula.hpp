@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "core/float16.hpp"
+#include "ops/weight.hpp"
+
+// The formulas of the prologs as the documents write them, for the references: plain loops, sums of products in double,
+// fp32 where an order of fp32 operations is prescribed. Nothing of the fast path.
+namespace dsakit::prolog::formula {
+
+using Row = std::vector<float>;
+
+inline float bf16_of(double x) { return to_float(to_bf16_once(x)); }
+inline float bf16_of(float x) { return to_float(to_bf16(x)); }
+inline Row bf16_of(Row x) {
+  for (float& v : x) v = bf16_of(v);
+  return x;
+}
+inline Row row_of(const bf16* x, std::int64_t n) {
+  Row y(static_cast<std::size_t>(n));
+  for (std::size_t i = 0; i < y.size(); ++i) y[i] = to_float(x[i]);
+  return y;
+}
+
+/// sum over i in [from, to) of x[i] * w[i, column], in double.
+inline double product(const Row& x, const Weight& w, std::int64_t matrix, std::int64_t column, std::int64_t from,
+                      std::int64_t to) {
+  double sum = 0;
+  for (std::int64_t i = from; i < to; ++i) sum += double(x[std::size_t(i)]) * double(w.at(matrix, i, column));
+  return sum;
+}
+
+/// Canonical row sum.
+inline float canonical_sum(const Row& terms) {
+  float lane[16] = {};
+  for (std::size_t i = 0; i < terms.size(); ++i) lane[i % 16] = lane[i % 16] + terms[i];
+  for (int half = 8; half > 0; half /= 2)
+    for (int l = 0; l < half; ++l) lane[l] = lane[l] + lane[l + half];
+  return lane[0];
+}
+
+inline Row norm_p(const Row& x, const Row& gamma, float epsilon) {
+  Row q = x, y = x;
+  for (float& v : q) v = v * v * (1.0f / float(x.size()));
+  const float r = 1.0f / std::sqrt(canonical_sum(q) + epsilon);
+  for (std::size_t i = 0; i < x.size(); ++i) y[i] = gamma[i] * (x[i] * r);
+  return y;
+}
+
+inline Row layer_norm(const Row& k, const Row& gamma, const Row& beta, float epsilon) {
+  const float each = 1.0f / float(k.size());
+  Row terms = k, d = k, y = k;
+  for (float& v : terms) v = v * each;
+  const float mean = canonical_sum(terms);
+  for (std::size_t i = 0; i < k.size(); ++i) d[i] = k[i] - mean, terms[i] = d[i] * d[i] * each;
+  const float root = std::sqrt(canonical_sum(terms) + epsilon);
+  for (std::size_t i = 0; i < k.size(); ++i) y[i] = d[i] / root * gamma[i] + beta[i];
+  return y;
+}
+
+/// Codes of x[0..n-1], the scale as the result.
+inline float rowq_p(const float* x, std::int64_t n, std::int8_t* codes) {
+  float a = 0;
+  for (std::int64_t i = 0; i < n; ++i)
+    if (std::fabs(x[i]) > a) a = std::fabs(x[i]);
+  const float multiplier = 127.0f / a;
+  const bool tiny = !std::isfinite(multiplier);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float v = std::nearbyintf(x[i] * multiplier);
+    codes[i] = tiny || v != v ? 0 : std::int8_t(std::fmin(std::fmax(v, -128.0f), 127.0f));
+  }
+  return tiny ? 0 : 1.0f / multiplier;
+}
+
+/// int32 -> fp32, times the token's scale, times the channel's.
+inline float dequantise(std::int64_t acc, float token, float channel) { return float(std::int32_t(acc)) * token * channel; }
+
+/// De-interleaves, then rotates halves.
+inline Row rope_to_half(const Row& v, const Row& cos, const Row& sin) {
+  const std::size_t half = v.size() / 2;
+  Row out(v.size());
+  for (std::size_t j = 0; j < half; ++j) {
+    const float even = v[2 * j], odd = v[2 * j + 1];
+    out[j] = even * cos[j] - odd * sin[j];
+    out[half + j] = odd * cos[half + j] + even * sin[half + j];
+  }
+  return out;
+}
+
+}  // namespace dsakit::prolog::formula

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/prolog/tile.hpp"
+
+#include <cstring>
+
+namespace dsakit::prolog {
+
+HiddenTile::HiddenTile(const Rows& x, std::int64_t width, bool halves, bool same_products, Carver& memory)
+    : x_(x), width_(width), copies_(x.uniform_stride < 0), shifts_(halves && split() % 2 != 0), widens_(same_products) {
+  const std::int64_t rest = width - second_from();
+  if (copies_) copy_ = memory.take<bf16>(kTile * width);
+  if (shifts_) shifted_ = memory.take<bf16>(kTile * rest);
+  if (widens_) wide_ = memory.take<float>(kTile * width);
+  if (widens_ && shifts_) shifted_wide_ = memory.take<float>(kTile * rest);
+}
+
+void HiddenTile::begin(const Kernels& kernels, std::int64_t first, int count) {
+  const std::int64_t rest = width_ - second_from();
+  if (copies_)
+    for (int r = 0; r < count; ++r)
+      std::memcpy(copy_ + r * width_, x_.row<const bf16>(first + r), std::size_t(width_) * sizeof(bf16));
+  all_ = copies_ ? Operand{copy_, nullptr, width_} : Operand{x_.row<const bf16>(first), nullptr, x_.uniform_stride};
+  second_ = {all_.narrow + second_from(), nullptr, all_.stride};
+  if (shifts_) {
+    for (int r = 0; r < count; ++r) {
+      std::memcpy(shifted_ + r * rest, second_.narrow + r * second_.stride, std::size_t(rest) * sizeof(bf16));
+      shifted_[r * rest] = {0};
+    }
+    second_ = {shifted_, nullptr, rest};
+  }
+  if (!widens_) return;
+  for (int r = 0; r < count; ++r) kernels.widen_bf16(all_.narrow + r * all_.stride, width_, wide_ + r * width_);
+  all_ = {nullptr, wide_, width_};
+  if (shifts_) {
+    kernels.widen_bf16(shifted_, count * rest, shifted_wide_);
+    second_ = {nullptr, shifted_wide_, rest};
+  } else {
+    second_ = {nullptr, wide_ + second_from(), width_};
+  }
+}
+
+TileSlots::TileSlots(const Rows& index, bool cache_has_rows, std::int64_t first, int count) {
+  for (int r = 0; r < count; ++r) {
+    slot_[r] = cache_has_rows ? *index.row<const std::int64_t>(first + r) : -1;
+    for (int before = 0; before < r && slot_[r] >= 0; ++before)
+      if (slot_[before] == slot_[r]) slot_[before] = -1;
+  }
+}
+
+void copy_rows(Call& call, const Rows& from, const Rows& to, std::int64_t bytes) {
+  constexpr std::int64_t kRows = 256;
+  const std::int64_t size = size_of(from.tensor.dtype);
+  const auto* source = static_cast<const std::byte*>(from.tensor.data);
+  auto* target = static_cast<std::byte*>(to.tensor.data);
+  call.parallel_for((from.count + kRows - 1) / kRows, double(from.count * bytes) / 10, [&](std::int64_t i, int) {
+    for (std::int64_t r = i * kRows, end = std::min(r + kRows, from.count); r < end; ++r)
+      std::memcpy(target + to.offset(r) * size, source + from.offset(r) * size, std::size_t(bytes));
+  });
+}
+
+}  // namespace dsakit::prolog

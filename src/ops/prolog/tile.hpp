@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+#include "core/state.hpp"
+#include "core/view.hpp"
+#include "kernels/kernels.hpp"
+#include "ops/weight.hpp"
+
+// Tokens go through a prolog in fixed tiles, a tile through four stages, a stage in independent tasks. A task of a
+// product reads one weight panel once, for all tokens of the tile.
+namespace dsakit::prolog {
+
+inline constexpr int kTile = 128;  // tokens: bounds the workspace; from here on products are far from memory-bound
+
+enum class Stage { hidden_products, rows, query_products, heads };
+
+/// bf16 rows for a product; widened where the context wants the same products on every machine.
+struct Operand {
+  const bf16* narrow = nullptr;
+  const float* wide = nullptr;  // instead
+  std::ptrdiff_t stride = 0;
+
+  /// c[i][j] = sum over depth of row i times the panel from its row `first` (even) on; c is [rows][64].
+  void times(const Kernels& kernels, int rows, const bf16* panel, std::int64_t first, std::int64_t depth,
+             float* c) const {
+    panel += first * kPanel;
+    if (wide) kernels.product_f32(wide, stride, rows, panel, int(depth), c, kPanel, false);
+    else kernels.product_bf16(narrow, stride, rows, panel, int(depth), c, kPanel, false);
+  }
+};
+
+/// About how long a product takes, in ns: the weight read once at 20 GB/s, or its arithmetic at 200 GFLOP/s.
+inline double product_time(double weight_bytes, double multiplications) {
+  return std::max(weight_bytes / 20, multiplications / 100);
+}
+
+/// The hidden states of the tile's tokens as operands: as they are, unless they are not evenly spaced, are to be
+/// widened, or their second half starts at an odd column (panels are cut in pairs).
+class HiddenTile {
+ public:
+  /// `halves`: second() is wanted too.
+  HiddenTile(const Rows& x, std::int64_t width, bool halves, bool same_products, Carver& memory);
+  void begin(const Kernels& kernels, std::int64_t first, int count);
+
+  const Operand& all() const { return all_; }
+  /// Columns split() .. width-1, preceded by a zero if split() is odd: from panel row second_from() on.
+  const Operand& second() const { return second_; }
+  std::int64_t split() const { return width_ / 2; }
+  std::int64_t second_from() const { return width_ / 2 / 2 * 2; }
+
+ private:
+  Rows x_;
+  std::int64_t width_;
+  bool copies_, shifts_, widens_;
+  bf16 *copy_ = nullptr, *shifted_ = nullptr;
+  float *wide_ = nullptr, *shifted_wide_ = nullptr;
+  Operand all_, second_;
+};
+
+/// Runs all tokens of a call through `parts`, each a class with begin(first, count), tasks(stage), time(stage) and
+/// task(stage, i, thread); tasks of one stage of all parts run together.
+template <class... Parts>
+void run_tiles(Call& call, std::int64_t tokens, HiddenTile& hidden, Parts&... parts) {
+  for (std::int64_t first = 0; first < tokens; first += kTile) {
+    const int count = int(std::min<std::int64_t>(kTile, tokens - first));
+    hidden.begin(call.kernels(), first, count);
+    (parts.begin(first, count), ...);
+    for (const Stage stage : {Stage::hidden_products, Stage::rows, Stage::query_products, Stage::heads}) {
+      const std::int64_t tasks = (parts.tasks(stage) + ...);
+      const double time = (parts.time(stage) + ...);
+      call.parallel_for(tasks, time, [&](std::int64_t i, int thread) {
+        auto mine = [&](auto& part) {
+          const std::int64_t n = part.tasks(stage);
+          if (i >= n) return i -= n, false;
+          part.task(stage, i, thread);
+          return true;
+        };
+        (mine(parts) || ...);
+      });
+    }
+  }
+}
+
+/// The slot of each token: negative if it is not stored, or if a later token of the tile has the same one.
+class TileSlots {
+ public:
+  TileSlots(const Rows& index, bool cache_has_rows, std::int64_t first, int count);
+  TileSlots() = default;
+  std::int64_t operator[](int row) const { return slot_[row]; }
+
+ private:
+  std::int64_t slot_[kTile];
+};
+
+/// Copies `rows` rows of `bytes` from one cache to another.
+void copy_rows(Call& call, const Rows& from, const Rows& to, std::int64_t bytes);
+
+}  // namespace dsakit::prolog

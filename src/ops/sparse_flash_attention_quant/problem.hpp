@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/state.hpp"
+#include "dsakit/sparse_flash_attention_quant.hpp"
+#include "ops/attention/core.hpp"
+
+namespace dsakit::sparse_flash_attention_quant_op {
+
+struct Problem {
+  attention::Problem attention;
+  Rows lists;                       // i32, one per query row
+  const std::int32_t* act;          // visible positions of sequence b at act[b * act_step]
+  std::int64_t act_step, s1, topk;
+
+  /// The whole masking rule: row t uses the first so many entries of its list.
+  attention::Token token(std::int64_t t) const {
+    const std::int64_t b = t / s1, i = t % s1;
+    const std::int64_t seen = std::max<std::int64_t>(act[b * act_step] - s1 + 1 + i, 0);
+    return {b, lists.row<const std::int32_t>(t), std::min(seen, topk)};
+  }
+};
+
+/// All of docs/operators/sparse_flash_attention.md, "Errors"; throws before anything is written.
+Problem check(const SparseFlashAttentionQuantArgs&, const SparseFlashAttentionQuantOuts&);
+/// Value checking: finite queries and attended keys, scales of at least 0.
+void check_values(const SparseFlashAttentionQuantArgs&, const Problem&);
+
+std::size_t workspace(const Problem&, int threads, bool same_products);
+void run(const Problem&, Call&, std::byte* memory) noexcept;
+
+}  // namespace dsakit::sparse_flash_attention_quant_op
