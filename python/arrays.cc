@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "arrays.hpp"
 
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
 #include <algorithm>
 #include <array>
 #include <climits>
@@ -29,11 +32,21 @@ constexpr int kNotSwapped = 0x200, kWriteable = 0x400;
 PyObject* interned(const char* text) { return PyUnicode_InternFromString(text); }
 
 constexpr std::pair<const char*, DType> kNames[] = {
-    {"bool", DType::boolean},   {"uint8", DType::u8},          {"int8", DType::i8},
-    {"uint16", DType::u16},     {"int16", DType::i16},         {"uint32", DType::u32},
-    {"int32", DType::i32},      {"uint64", DType::u64},        {"int64", DType::i64},
-    {"float16", DType::f16},    {"bfloat16", DType::bf16},     {"float32", DType::f32},
-    {"float64", DType::f64},    {"float8_e4m3fn", DType::f8_e4m3}, {"float8_e5m2", DType::f8_e5m2},
+    {"bool", DType::boolean},
+    {"uint8", DType::u8},
+    {"int8", DType::i8},
+    {"uint16", DType::u16},
+    {"int16", DType::i16},
+    {"uint32", DType::u32},
+    {"int32", DType::i32},
+    {"uint64", DType::u64},
+    {"int64", DType::i64},
+    {"float16", DType::f16},
+    {"bfloat16", DType::bf16},
+    {"float32", DType::f32},
+    {"float64", DType::f64},
+    {"float8_e4m3fn", DType::f8_e4m3},
+    {"float8_e5m2", DType::f8_e5m2},
 };
 
 /// numpy, seen once and kept for the life of the process, as its own static objects are.
@@ -95,7 +108,8 @@ bool is_lengths(std::string_view parameter) {
 }
 
 bool is_weight(std::string_view parameter) {
-  static constexpr std::string_view kWeights[] = {"w_dq", "w_uq_qr", "w_uk", "w_dkv_kr", "w_qb", "wk", "w_proj", "weight"};
+  static constexpr std::string_view kWeights[] = {"w_dq", "w_uq_qr", "w_uk",   "w_dkv_kr",
+                                                  "w_qb", "wk",      "w_proj", "weight"};
   return std::find(std::begin(kWeights), std::end(kWeights), parameter) != std::end(kWeights);
 }
 
@@ -133,13 +147,20 @@ std::int64_t integer_at(const std::byte* p, DType type) {
     return std::int64_t(v);
   };
   switch (type) {
-    case DType::u8: return load(std::uint8_t{});
-    case DType::i8: return load(std::int8_t{});
-    case DType::u16: return load(std::uint16_t{});
-    case DType::i16: return load(std::int16_t{});
-    case DType::u32: return load(std::uint32_t{});
-    case DType::u64: return load(std::uint64_t{});
-    default: return load(std::int64_t{});
+    case DType::u8:
+      return load(std::uint8_t{});
+    case DType::i8:
+      return load(std::int8_t{});
+    case DType::u16:
+      return load(std::uint16_t{});
+    case DType::i16:
+      return load(std::int16_t{});
+    case DType::u32:
+      return load(std::uint32_t{});
+    case DType::u64:
+      return load(std::uint64_t{});
+    default:
+      return load(std::int64_t{});
   }
 }
 
@@ -189,30 +210,36 @@ std::byte* Arrays::memory(std::size_t bytes) {
 
 Tensor Arrays::read(PyObject* object, const char* parameter, bool written) {
   if (object == Py_None) return {};
+  if (is_lengths(parameter)) return integers(object, parameter, Status::invalid_seqlen);
+  const Tensor t = any(object, parameter);
+  return written ? t : forwards(t);
+}
+
+Tensor Arrays::any(PyObject* object, const char* parameter) {
   static const nb::object fractal_type = nb::module_::import_("dsakit.weights").attr("FractalNZ");
-  Tensor t;
+  Torch* const maybe_torch = torch_module();
   Kind kind = Kind::other;
+  Tensor t;
   if (PyObject_TypeCheck(object, np().array)) {
     kind = Kind::numpy;
     t = numpy(object, parameter);
-  } else if (Torch* torch_ = torch_module(); torch_ && PyObject_TypeCheck(object, torch_->tensor)) {
+  } else if (maybe_torch && PyObject_TypeCheck(object, maybe_torch->tensor)) {
     kind = Kind::torch;
     t = torch(object, parameter);
   } else if (is_weight(parameter) && nb::isinstance<PackedWeight>(object)) {
     t = nb::cast<const PackedWeight&>(nb::handle(object)).tensor();
-  } else if (is_weight(parameter) && PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(fractal_type.ptr()))) {
+  } else if (is_weight(parameter) && nb::isinstance(object, fractal_type)) {
     t = fractal_nz(object, parameter);
-  } else if (is_lengths(parameter) && (PyList_Check(object) || PyTuple_Check(object))) {
-    return lengths(object, parameter);
   } else if (PyCapsule_CheckExact(object) || PyObject_HasAttrString(object, "__dlpack__")) {
     t = dlpack(object, parameter);
   } else {
     refuse(Status::invalid_dtype, parameter, "is " + type_of(object), "an array");
   }
   if (first_ == Kind::none) first_ = kind;
-  if (t.dtype != DType::i32 && is_lengths(parameter) && t.elements() >= 0) return narrowed(t, parameter);
-  const bool backwards = std::any_of(t.stride.begin(), t.stride.begin() + t.rank, [](auto s) { return s < 0; });
-  return backwards && !written ? reversed(t) : t;
+  if (t.format == Format::ND)  // the stride of an axis of length 1 says nothing, and comes as it likes
+    for (int a = t.rank - 1; a >= 0; --a)
+      if (t.shape[a] == 1) t.stride[a] = a + 1 < t.rank ? t.shape[a + 1] * t.stride[a + 1] : 1;
+  return t;
 }
 
 Tensor Arrays::numpy(PyObject* array, const char* parameter) {
@@ -222,9 +249,15 @@ Tensor Arrays::numpy(PyObject* array, const char* parameter) {
   Tensor t{.data = in->data, .dtype = DType::other, .read_only = !(in->flags & kWriteable), .rank = in->nd};
   const int size = in->itemsize;
   switch (in->flags & kNotSwapped ? in->typekind : '>') {
-    case 'b': t.dtype = DType::boolean; break;
-    case 'i': t.dtype = size == 1 ? DType::i8 : size == 2 ? DType::i16 : size == 4 ? DType::i32 : DType::i64; break;
-    case 'u': t.dtype = size == 1 ? DType::u8 : size == 2 ? DType::u16 : size == 4 ? DType::u32 : DType::u64; break;
+    case 'b':
+      t.dtype = DType::boolean;
+      break;
+    case 'i':
+      t.dtype = size == 1 ? DType::i8 : size == 2 ? DType::i16 : size == 4 ? DType::i32 : DType::i64;
+      break;
+    case 'u':
+      t.dtype = size == 1 ? DType::u8 : size == 2 ? DType::u16 : size == 4 ? DType::u32 : DType::u64;
+      break;
     case 'f':
       t.dtype = size == 2 ? DType::f16 : size == 4 ? DType::f32 : size == 8 ? DType::f64 : DType::other;
       [[fallthrough]];
@@ -238,8 +271,7 @@ Tensor Arrays::numpy(PyObject* array, const char* parameter) {
                  "a number in native byte order");
       }
   }
-  if (t.rank > 8)
-    refuse(Status::invalid_shape, parameter, "has rank " + std::to_string(t.rank), "at most 8");
+  if (t.rank > 8) refuse(Status::invalid_shape, parameter, "has rank " + std::to_string(t.rank), "at most 8");
   for (int a = 0; a < t.rank; ++a) {
     t.shape[a] = in->shape[a];
     if (in->strides[a] % size != 0 && t.shape[a] > 1)
@@ -259,8 +291,8 @@ void Arrays::stay_inside(PyObject* array, const Tensor& t, const char* parameter
   auto within = [&](const void* begin, std::size_t bytes) {
     const auto first = reinterpret_cast<std::uintptr_t>(begin);
     if (data + low >= first && data + high <= first + bytes) return;
-    refuse(Status::invalid_stride, parameter, "reaches outside the buffer of " + std::to_string(bytes) + " bytes it views",
-           "memory of its own");
+    refuse(Status::invalid_stride, parameter,
+           "reaches outside the buffer of " + std::to_string(bytes) + " bytes it views", "memory of its own");
   };
   for (;;) {
     nb::object next = nb::getattr(owner, "base", nb::none());
@@ -287,7 +319,7 @@ Tensor Arrays::torch(PyObject* tensor, const char* parameter) {
   Torch& torch = *torch_module();
   if (get(tensor, torch.is_cpu).ptr() != Py_True)
     refuse(Status::invalid_device, parameter,
-           "is on " + nb::cast<std::string>(nb::str(nb::handle(tensor).attr("device"))), "cpu");
+           "is on " + nb::cast<std::string>(nb::str(nb::object(nb::handle(tensor).attr("device")))), "cpu");
   if (!get(tensor, torch.layout).is(torch.strided))
     refuse(Status::invalid_stride, parameter, "has layout " + nb::cast<std::string>(nb::str(get(tensor, torch.layout))),
            "a strided tensor");
@@ -305,7 +337,8 @@ Tensor Arrays::torch(PyObject* tensor, const char* parameter) {
     refuse(Status::invalid_device, parameter, "has no memory", "a tensor with storage");
   }
   t.data = PyLong_AsVoidPtr(address.ptr());
-  const nb::object shape = get(tensor, torch.shape), stride = nb::steal(PyObject_CallMethodNoArgs(tensor, torch.stride));
+  const nb::object shape = get(tensor, torch.shape),
+                   stride = nb::steal(PyObject_CallMethodNoArgs(tensor, torch.stride));
   const Py_ssize_t rank = PyTuple_Size(shape.ptr());
   if (rank > 8) refuse(Status::invalid_shape, parameter, "has rank " + std::to_string(rank), "at most 8");
   t.rank = int(rank);
@@ -355,10 +388,13 @@ Tensor Arrays::dlpack(PyObject* object, const char* parameter) {
   if (type == DType::other)
     refuse(Status::invalid_dtype, parameter,
            "has DLPack code " + std::to_string(in.code) + ", " + std::to_string(in.bits) + " bits, " +
-               std::to_string(in.lanes) + " lanes", "a plain number");
+               std::to_string(in.lanes) + " lanes",
+           "a plain number");
   if (in.ndim < 0 || in.ndim > 8)
     refuse(Status::invalid_shape, parameter, "has rank " + std::to_string(in.ndim), "at most 8");
-  Tensor t{.data = static_cast<std::byte*>(in.data) + in.byte_offset, .dtype = type, .read_only = read_only,
+  Tensor t{.data = static_cast<std::byte*>(in.data) + in.byte_offset,
+           .dtype = type,
+           .read_only = read_only,
            .rank = in.ndim};
   if (!in.data) t.data = nullptr;
   std::copy_n(in.shape, t.rank, t.shape.begin());
@@ -384,56 +420,60 @@ Tensor Arrays::fractal_nz(PyObject* weight, const char* parameter) {
   objects_.push_back(tagged.attr("storage"));
   const Tensor storage = read(objects_.back().ptr(), parameter, false);
   const nb::object shape = tagged.attr("logical_shape");
-  Tensor t{.data = storage.data, .dtype = storage.dtype, .format = Format::NZ, .read_only = storage.read_only,
+  Tensor t{.data = storage.data,
+           .dtype = storage.dtype,
+           .format = Format::NZ,
+           .read_only = storage.read_only,
            .rank = int(nb::len(shape))};
   for (int a = 0; a < t.rank; ++a) t.shape[a] = nb::cast<std::int64_t>(shape[a]);
   make_contiguous(t);
   return t;
 }
 
-Tensor Arrays::lengths(PyObject* object, const char* parameter) {
-  const nb::object items = nb::steal(PySequence_Fast(object, "a list or a tuple"));
-  const Py_ssize_t count = PySequence_Fast_GET_SIZE(items.ptr());
-  auto* values = reinterpret_cast<std::int32_t*>(memory(std::size_t(count) * 4));
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    PyObject* item = PySequence_Fast_GET_ITEM(items.ptr(), i);
-    const std::string position = "[" + std::to_string(i) + "]";
-    const nb::object number = PyBool_Check(item) ? nb::object() : nb::steal(PyNumber_Index(item));
-    if (!number.is_valid()) {
-      PyErr_Clear();
-      refuse(Status::invalid_dtype, parameter, "is " + type_of(item), "an integer", position);
+Tensor Arrays::integers(PyObject* object, const char* parameter, Status beyond) {
+  auto narrow = [&](std::int64_t value, std::int64_t i, bool fits) {
+    if (!fits || value < INT32_MIN || value > INT32_MAX)
+      refuse(beyond, parameter, fits ? "is " + std::to_string(value) : "is beyond 64 bits", "an int32",
+             "[" + std::to_string(i) + "]");
+    return std::int32_t(value);
+  };
+  if (PyList_Check(object) || PyTuple_Check(object) || PyBytes_Check(object)) {
+    const nb::object items = nb::steal(PySequence_Tuple(object));
+    const Py_ssize_t count = PyTuple_GET_SIZE(items.ptr());
+    auto* values = reinterpret_cast<std::int32_t*>(memory(std::size_t(count) * 4));
+    for (Py_ssize_t i = 0; i < count; ++i) {
+      PyObject* item = PyTuple_GET_ITEM(items.ptr(), i);
+      const nb::object number = PyBool_Check(item) ? nb::object() : nb::steal(PyNumber_Index(item));
+      if (!number.is_valid()) {
+        PyErr_Clear();
+        refuse(Status::invalid_dtype, parameter, "is " + type_of(item), "an integer", "[" + std::to_string(i) + "]");
+      }
+      int overflow = 0;
+      const long long value = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
+      values[i] = narrow(value, i, overflow == 0);
     }
-    int overflow = 0;
-    const long long value = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
-    if (overflow || value < INT32_MIN || value > INT32_MAX)
-      refuse(Status::invalid_seqlen, parameter, "is beyond 32 bits", "0..2147483647", position);
-    values[i] = std::int32_t(value);
+    Tensor t = shaped(DType::i32, {count});
+    t.data = values;
+    return t;
   }
-  Tensor t = shaped(DType::i32, {count});
-  t.data = values;
-  return t;
-}
-
-Tensor Arrays::narrowed(const Tensor& t, const char* parameter) {
-  const bool integers = t.dtype >= DType::u8 && t.dtype <= DType::i64;
-  if (!integers) return t;
+  const Tensor t = any(object, parameter);
+  const bool other_integers = t.dtype >= DType::u8 && t.dtype <= DType::i64 && t.dtype != DType::i32;
+  if (!other_integers) return forwards(t);  // an int32 as it is; anything else for the operator to refuse
   auto* values = reinterpret_cast<std::int32_t*>(memory(std::size_t(t.elements()) * 4));
   std::int64_t i = 0;
   for_each_element(t, [&](const std::byte* p) {
-    const std::int64_t value = integer_at(p, t.dtype);
-    if (value < INT32_MIN || value > INT32_MAX)
-      refuse(Status::invalid_seqlen, parameter, "is " + std::to_string(value), "0..2147483647",
-             "[" + std::to_string(i) + "]");
-    values[i++] = std::int32_t(value);
+    values[i] = narrow(integer_at(p, t.dtype), i, true);
+    ++i;
   });
-  Tensor narrow = t;
-  narrow.data = values;
-  narrow.dtype = DType::i32;
-  make_contiguous(narrow);
-  return narrow;
+  Tensor narrowed = t;
+  narrowed.data = values;
+  narrowed.dtype = DType::i32;
+  make_contiguous(narrowed);
+  return narrowed;
 }
 
-Tensor Arrays::reversed(const Tensor& t) {
+Tensor Arrays::forwards(const Tensor& t) {
+  if (std::none_of(t.stride.begin(), t.stride.begin() + t.rank, [](std::int64_t s) { return s < 0; })) return t;
   const std::size_t size = std::size_t(size_of(t.dtype));
   Tensor copy = t;
   std::byte* to = memory(std::size_t(t.elements()) * size);

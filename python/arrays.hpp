@@ -26,6 +26,9 @@ class Arrays {
 
   /// None is an absent tensor. `written`: a view that would have to be copied is handed on as it is, to be refused.
   Tensor read(PyObject* object, const char* parameter, bool written);
+  /// Integers of any width in an array, a list, a tuple or bytes, as contiguous int32; `beyond`: the status of one that
+  /// does not fit.
+  Tensor integers(PyObject* object, const char* parameter, Status beyond);
   /// What `infer` answered, made in the kind of the first tensor read: a numpy array or a torch tensor.
   nb::object allocate(const Tensor& shape) const;
 
@@ -38,9 +41,8 @@ class Arrays {
   Tensor torch(PyObject* tensor, const char* parameter);
   Tensor dlpack(PyObject* object, const char* parameter);
   Tensor fractal_nz(PyObject* weight, const char* parameter);
-  Tensor lengths(PyObject* object, const char* parameter);
-  Tensor narrowed(const Tensor& t, const char* parameter);
-  Tensor reversed(const Tensor& t);
+  Tensor any(PyObject* object, const char* parameter);
+  Tensor forwards(const Tensor& t);
   void stay_inside(PyObject* array, const Tensor& t, const char* parameter) const;
   std::byte* memory(std::size_t bytes);
 

@@ -1,6 +1,7 @@
 #!python
 # SPDX-License-Identifier: Apache-2.0
 """The `dsakit` command of the wheel: the program that the package carries, without importing the package."""
+
 import importlib.util
 import os
 import sys

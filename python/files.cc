@@ -16,10 +16,7 @@ namespace dsakit::python {
 namespace {
 
 nb::dict load_safetensors(nb::handle path) {
-  PyObject* bytes = nullptr;
-  if (!PyUnicode_FSConverter(path.ptr(), &bytes)) throw nb::python_error();
-  const nb::object encoded = nb::steal(bytes);
-  const io::SafetensorsFile file(PyBytes_AS_STRING(bytes));
+  const io::SafetensorsFile file(path_of(path));
   file.require_memory_for_all();
   nb::dict arrays;
   for (const io::FileTensor& tensor : file.tensors()) {

@@ -22,6 +22,10 @@ bool signal_raised(void*) {
 }
 
 void raise(const Error& e) {
+  if (e.status == Status::interrupted) {  // by a signal handler, whose exception is waiting: mostly KeyboardInterrupt
+    if (!PyErr_Occurred()) PyErr_SetNone(PyExc_KeyboardInterrupt);
+    return;
+  }
   try {
     nb::module_::import_("dsakit.errors")
         .attr("raise_error")(name_of(e.status), e.op, e.parameter, e.position, e.got, e.wanted, e.reason, e.what());
@@ -57,7 +61,7 @@ nb::dict info() {
   d["isa"] = c.isa();
   nb::list supported;
   for (const Kernels* k : supported_kernels()) supported.append(k->isa);
-  d["supported_isa"] = supported;
+  d["isas"] = supported;
   d["threads"] = c.threads();
   d["check_values"] = c.check_values();
   d["workspace_bytes"] = c.workspace_bytes();
@@ -69,6 +73,13 @@ nb::dict info() {
 }
 
 }  // namespace
+
+std::string path_of(nb::handle path) {
+  PyObject* bytes = nullptr;
+  if (!PyUnicode_FSConverter(path.ptr(), &bytes)) throw nb::python_error();
+  const nb::object encoded = nb::steal(bytes);
+  return PyBytes_AS_STRING(bytes);
+}
 
 Context& context() {
   static Context& shared = []() -> Context& {
@@ -96,23 +107,29 @@ NB_MODULE(_core, m) {
       .def_prop_ro("dtype", [](const PackedWeight& w) { return numpy_dtype(w.tensor().dtype); })
       .def_prop_ro("nbytes", &PackedWeight::bytes)
       .def("__repr__", [](const PackedWeight& w) {
-        return "PackedWeight(shape=" + nb::cast<std::string>(nb::str(shape_of(w.tensor()))) + ", dtype=" +
-               name_of(w.tensor().dtype) + ")";
+        return "PackedWeight(shape=" + nb::cast<std::string>(nb::str(shape_of(w.tensor()))) +
+               ", dtype=" + name_of(w.tensor().dtype) + ")";
       });
-  m.def("pack_weight", pack_weight, nb::arg("weight"), nb::arg("format") = "ND", nb::arg("shape") = nb::none(),
-        "Rearrange a weight [K, N], or a stack [B, K, N], once; the result is accepted wherever the weight is, with the\n"
-        "same bits. format=\"NZ\": `weight` is FRACTAL_NZ storage and `shape` the logical one.");
+  m.def(
+      "pack_weight", pack_weight, nb::arg("weight").none(), nb::arg("format") = "ND", nb::arg("shape") = nb::none(),
+      "Rearrange a weight [K, N], or a stack [B, K, N], once; the result is accepted wherever the weight is, with the\n"
+      "same bits. format=\"NZ\": `weight` is FRACTAL_NZ storage and `shape` the logical one.");
 
   m.attr("__version__") = DSAKIT_VERSION;
   m.def("info", info, "What this process runs with: version, instruction set, threads, environment.");
-  m.def("get_num_threads", [] { return context().threads(); }, "Threads of the calls to come.");
-  m.def("set_num_threads", [](int n) {
+  m.def(
+      "get_num_threads", [] { return context().threads(); }, "Threads of the calls to come.");
+  m.def(
+      "set_num_threads",
+      [](int n) {
         Context& c = context();
         nb::gil_scoped_release release;  // waits for the call in progress
         c.set_threads(n);
-      }, nb::arg("n"), "Threads of the calls to come, clamped to 1..1024.");
+      },
+      nb::arg("n"), "Threads of the calls to come, clamped to 1..1024.");
   bind_operators(m);
   bind_files(m);
+  bind_model(m);
 }
 
 }  // namespace dsakit::python

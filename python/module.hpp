@@ -2,6 +2,8 @@
 #pragma once
 #include <nanobind/nanobind.h>
 
+#include <string>
+
 namespace dsakit {
 class Context;
 namespace python {
@@ -12,6 +14,9 @@ void bind_model(nanobind::module_&);
 
 /// The process's default context, polling Python's signals during calls.
 Context& context();
+
+/// A str, bytes or os.PathLike.
+std::string path_of(nanobind::handle path);
 
 }  // namespace python
 }  // namespace dsakit

@@ -14,11 +14,11 @@
 #include "core/check.hpp"
 #include "dsakit/dsakit.hpp"
 #include "module.hpp"
+#include "ops/lightning_indexer_prolog_quant/problem.hpp"
+#include "ops/mla_indexer_prolog_quant/problem.hpp"
 
 namespace dsakit::python {
 namespace {
-
-enum class Mode { fast, reference, check };
 
 /// One parameter as for_each_field lists it.
 struct Field {
@@ -28,7 +28,6 @@ struct Field {
   std::ptrdiff_t place = 0;  // in Outs: results come in the order of its members
   nb::object default_value = nb::none();
 
-  bool tensor() const { return role != Role::attribute; }
   bool result() const { return role == Role::inout || role == Role::inout_opt || role == Role::out; }
 };
 
@@ -107,16 +106,19 @@ void read(Arrays& arrays, PyObject* object, const char* name, Level& value) {
 }
 
 /// One call: Python objects in the order of for_each_field -> results in the order of the members of Outs.
-template <class Args, class Outs, class Fast, class Reference>
-nb::object call(const char* op, const nb::tuple& slots, Mode mode, Fast fast, Reference reference) {
+template <class Args, class Outs, class Run>
+nb::object call(const char* op, const nb::tuple& slots, Run run) {
   const std::vector<Field>& fields = fields_of<Args, Outs>();
   auto given = [&](std::size_t i) { return PyTuple_GET_ITEM(slots.ptr(), Py_ssize_t(i)); };
   Args args{};
   Outs outs{};
   Arrays arrays(op);
   std::string dtype;
+  for (std::size_t f = 0; f < fields.size(); ++f)  // the first row of every operator's validation table
+    if ((fields[f].role == Role::in || fields[f].role == Role::inout) && given(f) == Py_None)
+      arrays.refuse(Status::invalid_argument, fields[f].name, "is missing", "a tensor");
   std::size_t i = 0;
-  bool complete = mode != Mode::check;
+  bool complete = true;
   for_each_field(args, outs, [&](const char* name, auto& value, Role) {
     const Field& field = fields[i];
     PyObject* object = given(i++);
@@ -135,7 +137,6 @@ nb::object call(const char* op, const nb::tuple& slots, Mode mode, Fast fast, Re
     nb::gil_scoped_release release;
     infer(std::as_const(args), outs);
   }
-  if (mode == Mode::check) return nb::none();
 
   struct Result {
     std::ptrdiff_t place;
@@ -161,18 +162,9 @@ nb::object call(const char* op, const nb::tuple& slots, Mode mode, Fast fast, Re
     ++i;
   });
 
-  bool interrupted = false;
-  try {
+  {
     nb::gil_scoped_release release;
-    if (mode == Mode::reference) reference(args, outs);
-    else fast(args, outs);
-  } catch (const Error& error) {
-    interrupted = error.status == Status::interrupted;
-    if (!interrupted) throw;
-  }
-  if (interrupted) {  // by a signal handler, whose exception is waiting; mostly KeyboardInterrupt
-    if (!PyErr_Occurred()) PyErr_SetNone(PyExc_KeyboardInterrupt);
-    throw nb::python_error();
+    run(std::as_const(args), std::as_const(outs));
   }
   std::sort(results.begin(), results.end(), [](const Result& a, const Result& b) { return a.place < b.place; });
   if (results.size() == 1) return std::move(results[0].object);
@@ -186,24 +178,22 @@ template <class Args, class Outs, class Fast, class Reference>
 void bind(nb::module_& m, nb::dict& operators, const char* name, Fast fast, Reference reference) {
   nb::list fields;
   for (const Field& field : fields_of<Args, Outs>())
-    fields.append(nb::make_tuple(field.name, field.tensor(), field.role == Role::in || field.role == Role::inout,
-                                 field.role == Role::out, field.default_value));
+    fields.append(nb::make_tuple(field.name, field.role == Role::in || field.role == Role::inout, field.default_value));
   operators[name] = nb::make_tuple(positional(Args{}), fields);
-  const auto run = [=](Mode mode) {
-    return [=](const nb::tuple& slots) { return call<Args, Outs>(name, slots, mode, fast, reference); };
+  const auto with = [=](auto run) {
+    return [=](const nb::tuple& slots) { return call<Args, Outs>(name, slots, run); };
   };
-  m.def(name, run(Mode::fast));
-  m.def((std::string(name) + "_reference").c_str(), run(Mode::reference));
-  m.def((std::string(name) + "_check").c_str(), run(Mode::check));
+  m.def(name, with(fast));
+  m.def((std::string(name) + "_reference").c_str(), with(reference));
 }
 
 }  // namespace
 
 void bind_operators(nb::module_& m) {
-  nb::dict operators;  // name -> (positional parameters, [(name, tensor, required, out, default), ...])
-#define DSAKIT_OP(name, Type)                                                                                       \
-  bind<Type##Args, Type##Outs>(                                                                                     \
-      m, operators, #name, [](const Type##Args& a, const Type##Outs& o) { dsakit::name(a, o, context()); },          \
+  nb::dict operators;  // name -> (positional parameters, [(name, required tensor, default), ...])
+#define DSAKIT_OP(name, Type)                                                                               \
+  bind<Type##Args, Type##Outs>(                                                                             \
+      m, operators, #name, [](const Type##Args& a, const Type##Outs& o) { dsakit::name(a, o, context()); }, \
       [](const Type##Args& a, const Type##Outs& o) { dsakit::reference::name(a, o); });
 #include "ops/ops.inc"
 #undef DSAKIT_OP
@@ -222,11 +212,28 @@ void bind_operators(nb::module_& m) {
                        : rounding == "none"     ? Rounding::none
                                                 : Rounding::unnormalised_tile2048;
     const auto run = [r](const Args& a, const Outs& o) { reference::sparse_flash_attention_quant(a, o, r); };
-    return call<Args, Outs>(op, slots, Mode::reference, run, run);
+    return call<Args, Outs>(op, slots, run);
   });
 
-  // The PyPTO forms name an output cache beside the input cache: the same memory (False), or other memory (True)
-  // that receives a copy, once nothing is left to refuse.
+  // The PyPTO forms name an output cache beside the input cache: the same memory (separate: False), or other memory
+  // that receives a copy, once `check` has nothing to refuse. mla_prolog_quant does this itself.
+  m.def("lightning_indexer_prolog_quant_check", [](const nb::tuple& slots) {
+    using namespace lightning_indexer_prolog_quant_op;
+    call<LightningIndexerPrologQuantArgs, LightningIndexerPrologQuantOuts>("lightning_indexer_prolog_quant", slots,
+                                                                           [](const auto& args, const auto& outs) {
+                                                                             check(args, outs);
+                                                                             if (context().check_values())
+                                                                               check_values(args);
+                                                                           });
+  });
+  m.def("mla_indexer_prolog_quant_check", [](const nb::tuple& slots) {
+    using namespace mla_indexer_prolog_quant_op;
+    call<MlaIndexerPrologQuantArgs, MlaIndexerPrologQuantOuts>("mla_indexer_prolog_quant", slots,
+                                                               [](const auto& args, const auto& outs) {
+                                                                 check(args, outs);
+                                                                 if (context().check_values()) check_values(args);
+                                                               });
+  });
   m.def("separate", [](const char* op, const char* in_name, nb::handle in, const char* out_name, nb::handle out) {
     Arrays arrays(op);
     const Tensor from = arrays.read(in.ptr(), in_name, true), to = arrays.read(out.ptr(), out_name, true);

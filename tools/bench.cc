@@ -39,6 +39,18 @@ std::vector<BenchCase> all_cases() {
   return cases;
 }
 
+/// What this machine can do, in units per second.
+struct Roof {
+  double read_bytes, i8_ops, bf16_flops;
+};
+
+Roof measure_roof(const Kernels& kernels, int threads) {
+  const double i8 = measure_peak(kernels, Dot::i8, threads), bf16 = measure_peak(kernels, Dot::bf16, threads);
+  // A rung without a dot instruction multiplies in fp32.
+  const double f32 = measure_peak(kernels, Dot::f32, threads);
+  return {1e9 * measure_read(threads), 1e9 * (i8 > 0 ? i8 : f32), 1e9 * (bf16 > 0 ? bf16 : f32)};
+}
+
 }  // namespace
 
 int bench(const BenchOptions& options) {

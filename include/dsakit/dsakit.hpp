@@ -7,6 +7,7 @@
 #include "dsakit/lightning_indexer_prolog_quant.hpp"
 #include "dsakit/mla_indexer_prolog_quant.hpp"
 #include "dsakit/mla_prolog_quant.hpp"
+#include "dsakit/model.hpp"
 #include "dsakit/modes.hpp"
 #include "dsakit/packed_weight.hpp"
 #include "dsakit/quant_lightning_indexer.hpp"

@@ -27,7 +27,7 @@ struct SparseFlashAttentionQuantArgs {
   Tensor query_rope;     // bf16 [b*s1*nq, Dr]
   Tensor key_nope_2d;    // i8 or bf16 [block_num*block_size, Dv]
   Tensor key_rope_2d;    // bf16 [block_num*block_size, Dr]
-  Tensor k_nope_scales;  // f32 [block_num*block_size, Dv/G]; bf16 latent: absent or without elements
+  Tensor k_nope_scales{};  // f32 [block_num*block_size, Dv/G]; bf16 latent: absent or without elements
   Tensor topk_indices;   // i32 [b*s1, n_kv*K]
   Tensor block_table;    // i32 [b, max_blocks]
   Tensor kv_act_seqs;    // i32 [b]

@@ -5,12 +5,38 @@ Arrays are numpy arrays (bfloat16 as ml_dtypes.bfloat16), torch CPU tensors or a
 they lie, caches are updated in place, and results come in the kind of the first tensor argument. `dsakit.reference` has
 the readable twins of the operators under the same names.
 """
+
 from . import pypto, reference
-from ._core import PackedWeight, __version__, get_num_threads, info, load_safetensors, pack_weight, set_num_threads
+from ._core import (
+    Layer,
+    Model,
+    PackedWeight,
+    __version__,
+    get_num_threads,
+    info,
+    load_safetensors,
+    pack_weight,
+    set_num_threads,
+)
 from .errors import Error
 from .operators import *  # noqa: F403 - the operators, by the list of the library
 from .operators import __all__ as _operators
 from .weights import FractalNZ, format_cast
 
-__all__ = ["Error", "FractalNZ", "PackedWeight", "__version__", "format_cast", "get_num_threads", "info", "load_safetensors",
-           "pack_weight", "pypto", "reference", "set_num_threads", *_operators]
+__all__ = [
+    "Error",
+    "FractalNZ",
+    "Layer",
+    "Model",
+    "PackedWeight",
+    "__version__",
+    "format_cast",
+    "get_num_threads",
+    "info",
+    "load_safetensors",
+    "pack_weight",
+    "pypto",
+    "reference",
+    "set_num_threads",
+    *_operators,
+]

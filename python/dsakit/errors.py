@@ -15,8 +15,8 @@ class Error(RuntimeError):
 
 
 _BUILTINS = {
-    ValueError: "INVALID_ARGUMENT INVALID_SHAPE INVALID_STRIDE MISALIGNED INVALID_DEVICE ALIASED INVALID_SEQLEN INVALID_VALUE "
-                "INVALID_FILE INVALID_CONFIG MISSING_TENSOR CONFLICT",
+    ValueError: "INVALID_ARGUMENT INVALID_SHAPE INVALID_STRIDE MISALIGNED INVALID_DEVICE ALIASED INVALID_SEQLEN "
+    "INVALID_VALUE INVALID_FILE INVALID_CONFIG MISSING_TENSOR CONFLICT",
     TypeError: "INVALID_DTYPE",
     IndexError: "INVALID_BLOCK INVALID_SLOT INVALID_INDEX",
     NotImplementedError: "UNSUPPORTED",
@@ -26,7 +26,9 @@ _BUILTINS = {
 _CLASSES = {}
 for _builtin, _statuses in _BUILTINS.items():
     _name = "Dsakit" + _builtin.__name__
-    _class = type(_name, (Error, _builtin), {"__module__": __name__, "__doc__": f"A dsakit.Error that is a {_builtin.__name__}."})
+    _class = type(
+        _name, (Error, _builtin), {"__module__": __name__, "__doc__": f"A dsakit.Error that is a {_builtin.__name__}."}
+    )
     globals()[_name] = _class
     _CLASSES |= dict.fromkeys(_statuses.split(), _class)
 

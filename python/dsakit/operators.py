@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operators as Python functions, made from the library's own lists of parameters."""
+
 import inspect
 
 from . import _core, pypto
@@ -7,13 +8,13 @@ from .errors import raise_error
 
 _DOCS = {
     "dynamic_quant": "Quantise each row symmetrically to int8 or int4 -> (y, scale).",
-    "lightning_indexer": "The sparse_count best keys of each query row, bf16 or fp16 -> (sparse_indices, sparse_values).",
+    "lightning_indexer": "The sparse_count best keys of each query row, bf16 or fp16\n-> (sparse_indices, sparse_values).",
     "lightning_indexer_prolog_quant": "Index query, index key and head weights of new tokens\n"
-                                      "-> (q_int8, q_scale, k_cache, k_scale_cache, weights).",
-    "mla_indexer_prolog_quant": "mla_prolog_quant and lightning_indexer_prolog_quant in one call -> (query_nope, query_rope,\n"
-                                "kv_cache, kr_cache, k_scale_cache, q_int8, q_scale, ip_k_cache, ip_k_scale_cache, weights).",
+    "-> (q_int8, q_scale, k_cache, k_scale_cache, weights).",
+    "mla_indexer_prolog_quant": "mla_prolog_quant and lightning_indexer_prolog_quant in one call\n-> (query_nope, query_rope, "
+    "kv_cache, kr_cache, k_scale_cache, q_int8, q_scale, ip_k_cache, ip_k_scale_cache, weights).",
     "mla_prolog_quant": "Queries and cache rows of new tokens\n"
-                        "-> (q_norm, q_norm_scale, query_nope, query_rope, kv_cache, kr_cache, k_scale_cache).",
+    "-> (q_norm, q_norm_scale, query_nope, query_rope, kv_cache, kr_cache, k_scale_cache).",
     "quant_lightning_indexer": "The sparse_count best keys of each query row, int8 -> sparse_indices.",
     "sparse_flash_attention_quant": "Attention over the listed positions of paged latent caches -> attention_out.",
 }
@@ -24,10 +25,8 @@ _RESERVED = {"quant_lightning_indexer": ["query_dtype", "key_dtype"]}
 _HINTS = {"mla_prolog_quant": ["tile_config", "rope_cfg"]}
 
 
-def _refuse_reserved(operator, given):
-    for name, value in given.items():
-        if value is not None:
-            raise_error("UNSUPPORTED", operator, name, "", f"is {value!r:.120}", "None (reserved)")
+def _refuse_reserved(operator, name, value):
+    raise_error("UNSUPPORTED", operator, name, "", f"is {value!r:.120}", "None (reserved)")
 
 
 def make(name, reference=False):
@@ -40,9 +39,13 @@ def make(name, reference=False):
     reserved = _RESERVED.get(name, [])
     rounded = reference and name == "sparse_flash_attention_quant"
     extras = {extra: None for extra in reserved + _HINTS.get(name, [])} | ({"p_rounding": "none"} if rounded else {})
-    scope = {"defaults": {field[0]: field[4] for field in fields} | extras, "refuse_reserved": _refuse_reserved,
-             "core": getattr(_core, name + ("_rounded" if rounded else "_reference" if reference else "")),
-             "form": pypto.FORMS.get(name), "check": getattr(_core, name + "_check")}
+    scope = {
+        "defaults": {field[0]: field[2] for field in fields} | extras,
+        "refuse_reserved": _refuse_reserved,
+        "core": getattr(_core, name + ("_rounded" if rounded else "_reference" if reference else "")),
+        "form": pypto.FORMS.get(name),
+        "check": getattr(_core, name + "_check", None),
+    }
     for field in _WITHOUT_DEFAULT.get(name, ()):
         scope["defaults"][field] = None
 
@@ -51,27 +54,31 @@ def make(name, reference=False):
     arguments.insert(positional, "*more" if second else "*")
     if second:
         arguments.append("**other")
+    by_name = ", ".join(f"{n!r}: {n}" for n in names)
     lines = [f"def {name}({', '.join(arguments)}):"]
     if second:
-        lines.append(f"    if more or other: return form(core, check, {{{', '.join(f'{n!r}: {n}' for n in names)}}}, more, other)")
-    if reserved:
-        lines.append(f"    if not ({' is '.join(reserved)} is None): refuse_reserved({name!r}, {{{', '.join(f'{r!r}: {r}' for r in reserved)}}})")
+        lines.append(f"    if more or other: return form(core, check, {{{by_name}}}, more, other)")
+    for parameter in reserved:
+        lines.append(f"    if {parameter} is not None: refuse_reserved({name!r}, {parameter!r}, {parameter})")
     lines.append(f"    return core(({', '.join(names)}){', p_rounding' if rounded else ''})")
     exec("\n".join(lines), scope)
     function = scope[name]
 
-    parameters = []
-    for index, (field, _, required, _, default) in enumerate(fields):
-        missing = required or field in _WITHOUT_DEFAULT.get(name, ())
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if index < positional else inspect.Parameter.KEYWORD_ONLY
-        parameters.append(inspect.Parameter(field, kind, default=inspect.Parameter.empty if missing else default))
-    parameters += [inspect.Parameter(extra, inspect.Parameter.KEYWORD_ONLY, default=value) for extra, value in extras.items()]
-    # A required parameter behind an optional one (w_uk behind dequant_scale) is legal here but not in a Signature.
-    optional = False
-    for index, parameter in enumerate(parameters[:positional]):
-        optional |= parameter.default is not inspect.Parameter.empty
-        if optional and parameter.default is inspect.Parameter.empty:
-            parameters[index] = parameter.replace(default=None)
+    # As the documents write it: what stands before a required positional parameter has no default either.
+    without = set(_WITHOUT_DEFAULT.get(name, ()))
+    last = max(index for index, field in enumerate(fields[:positional]) if field[1])
+    kinds = [inspect.Parameter.POSITIONAL_OR_KEYWORD] * positional + [inspect.Parameter.KEYWORD_ONLY] * (
+        len(fields) - positional
+    )
+    parameters = [
+        inspect.Parameter(
+            field, kind, default=inspect.Parameter.empty if index <= last or field in without else default
+        )
+        for index, ((field, _, default), kind) in enumerate(zip(fields, kinds))
+    ]
+    parameters += [
+        inspect.Parameter(extra, inspect.Parameter.KEYWORD_ONLY, default=value) for extra, value in extras.items()
+    ]
     function.__signature__ = inspect.Signature(parameters)
     function.__doc__ = ("Readable twin of the operator.\n\n" if reference else "") + _DOCS[name]
     function.__module__ = "dsakit.reference" if reference else "dsakit"

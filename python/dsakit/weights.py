@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights in FRACTAL_NZ, the tiled format of Ascend matrix units."""
+
 import numpy as np
 
 from .errors import raise_error
@@ -8,8 +9,8 @@ ND, NZ = 2, 29
 
 
 class FractalNZ:
-    """A matrix [..., K, N] whose elements lie in FRACTAL_NZ order: `storage` [..., ceil(N/c0), ceil(K/16), 16, c0], padded with
-    zeros; c0 elements are 32 bytes. Accepted wherever a weight is; converting it to a numpy array yields row-major order.
+    """A matrix [..., K, N] in FRACTAL_NZ order: `storage` [..., ceil(N/c0), ceil(K/16), 16, c0], padded with zeros; c0
+    elements are 32 bytes. Accepted wherever a weight is; converting it to a numpy array yields row-major order.
     """
 
     __slots__ = ("storage", "logical_shape")
@@ -20,8 +21,14 @@ class FractalNZ:
         wanted = _storage_shape(shape, storage)
         count = int(np.prod(wanted))
         if int(np.prod(tuple(storage.shape))) != count or not _contiguous(storage):
-            raise_error("INVALID_SHAPE", "format_cast", "storage", "", f"has shape {list(storage.shape)}",
-                        f"{list(wanted)}, contiguous (FRACTAL_NZ of {list(shape)})")
+            raise_error(
+                "INVALID_SHAPE",
+                "format_cast",
+                "storage",
+                "",
+                f"has shape {list(storage.shape)}",
+                f"{list(wanted)}, contiguous (FRACTAL_NZ of {list(shape)})",
+            )
         object.__setattr__(self, "storage", storage)
         object.__setattr__(self, "logical_shape", shape)
 
@@ -56,7 +63,7 @@ def format_cast(x, format):
     plain = _as_numpy(x)
     *batch, tiles, rows, _, c0 = _storage_shape(plain.shape, plain)
     padded = np.zeros((*batch, rows * 16, tiles * c0), plain.dtype)
-    padded[..., :plain.shape[-2], :plain.shape[-1]] = plain
+    padded[..., : plain.shape[-2], : plain.shape[-1]] = plain
     storage = np.ascontiguousarray(np.moveaxis(padded.reshape(*batch, rows, 16, tiles, c0), -2, -4))
     return FractalNZ(_like(x, storage), plain.shape)
 
@@ -70,8 +77,10 @@ def _storage_shape(shape, storage):
 
 def _to_nd(storage, shape):
     *batch, tiles, rows, sixteen, c0 = _storage_shape(shape, storage)
-    matrix = np.moveaxis(storage.reshape(*batch, tiles, rows, sixteen, c0), -4, -2).reshape(*batch, rows * 16, tiles * c0)
-    return np.ascontiguousarray(matrix[..., :shape[-2], :shape[-1]])
+    matrix = np.moveaxis(storage.reshape(*batch, tiles, rows, sixteen, c0), -4, -2).reshape(
+        *batch, rows * 16, tiles * c0
+    )
+    return np.ascontiguousarray(matrix[..., : shape[-2], : shape[-1]])
 
 
 def _contiguous(array):

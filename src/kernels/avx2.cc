@@ -16,18 +16,17 @@ template <class T>
 [[gnu::always_inline]] inline __m256i load_bits(const T* p) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
 }
-[[gnu::always_inline]] inline void store_bits(void* p, __m256i x) {
-  _mm256_storeu_si256(static_cast<__m256i*>(p), x);
-}
-[[gnu::always_inline]] inline std::int32_t load32(const void* p) {
-  std::int32_t x;
+[[gnu::always_inline]] inline void store_bits(void* p, __m256i x) { _mm256_storeu_si256(static_cast<__m256i*>(p), x); }
+/// As a float: an integer broadcast from memory is two operations on Zen.
+[[gnu::always_inline]] inline __m256i broadcast32(const void* p) {
+  float x;
   __builtin_memcpy(&x, p, 4);
-  return x;
+  return _mm256_castps_si256(_mm256_set1_ps(x));
 }
 
 /// Registers of 8 columns in a tile: as many accumulators as 16 registers allow, and whole cache lines of a panel
 /// for a single row, which streams it.
-constexpr int vectors_for(int rows) { return rows == 1 ? 8 : rows <= 3 ? 4 : 2; }
+constexpr int vectors_for(int rows) { return rows == 1 ? 8 : rows == 2 ? 4 : 2; }
 
 /// f(rows) for the rows of each tile, with the count as a constant.
 template <int Rows, class F>
@@ -39,6 +38,15 @@ template <int Rows, class F>
 }
 
 // ---- floating-point products --------------------------------------------------------------------------------------
+
+/// Asks for what a single row, which streams, needs soon; else for the line of the next block, which should lie in L2
+/// by then and not push this one out of L1.
+template <int Rows>
+[[gnu::always_inline]] inline void ask_for(const void* here, std::ptrdiff_t ahead) {
+  const char* p = static_cast<const char*>(here);
+  if constexpr (Rows == 1) _mm_prefetch(p + 4096, _MM_HINT_T0);
+  else _mm_prefetch(p + ahead, _MM_HINT_T1);
+}
 
 /// One block of k, all 64 columns. Asks for the block of the panel that lies `ahead` bytes further on.
 template <int Rows>
@@ -53,34 +61,47 @@ template <int Rows>
       for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm256_setzero_ps();
     const bf16* pair = panel;
     int p = 0;
-    const auto even = [&]() __attribute__((always_inline)) {
-      __m256 b[kVectors];
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) b[v] = _mm256_castsi256_ps(_mm256_slli_epi32(load_bits(pair + 16 * v), 16));
+    // With few rows the broadcasts are kept and the panel passes by, with many the other way round.
+    const auto step = [&](const float* x, auto column) __attribute__((always_inline)) {
+      const auto b = [&](int v) __attribute__((always_inline)) {
+        return _mm256_castsi256_ps(column(load_bits(pair + 16 * v)));
+      };
+      if constexpr (Rows < kVectors) {
+        __m256 a[Rows];
 #pragma GCC unroll 6
-      for (int r = 0; r < Rows; ++r) {
-        const __m256 x = _mm256_broadcast_ss(a + r * a_stride + p);
+        for (int r = 0; r < Rows; ++r) {
+          a[r] = _mm256_broadcast_ss(x + r * a_stride);
+          asm("" : "+x"(a[r]));  // else gcc 12 loads it anew for each column
+        }
 #pragma GCC unroll 8
-        for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm256_fmadd_ps(x, b[v], sum[r][v]);
+        for (int v = 0; v < kVectors; ++v) {
+          const __m256 one = b(v);
+#pragma GCC unroll 6
+          for (int r = 0; r < Rows; ++r) sum[r][v] = _mm256_fmadd_ps(a[r], one, sum[r][v]);
+        }
+      } else {
+        __m256 all[kVectors];
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; ++v) all[v] = b(v);
+#pragma GCC unroll 6
+        for (int r = 0; r < Rows; ++r) {
+          const __m256 a = _mm256_broadcast_ss(x + r * a_stride);
+#pragma GCC unroll 8
+          for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm256_fmadd_ps(a, all[v], sum[r][v]);
+        }
       }
+    };
+    const auto even = [](__m256i b) __attribute__((always_inline)) { return _mm256_slli_epi32(b, 16); };
+    const auto odd = [](__m256i b) __attribute__((always_inline)) {
+      return _mm256_and_si256(b, _mm256_set1_epi32(int(0xffff0000)));
     };
     for (; p + 2 <= k; p += 2, pair += 2 * kPanel) {
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; v += 2)
-        _mm_prefetch(reinterpret_cast<const char*>(pair + 16 * v) + ahead, _MM_HINT_T0);
-      even();
-      __m256 b[kVectors];
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v)
-        b[v] = _mm256_castsi256_ps(_mm256_and_si256(load_bits(pair + 16 * v), _mm256_set1_epi32(int(0xffff0000))));
-#pragma GCC unroll 6
-      for (int r = 0; r < Rows; ++r) {
-        const __m256 x = _mm256_broadcast_ss(a + r * a_stride + p + 1);
-#pragma GCC unroll 8
-        for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm256_fmadd_ps(x, b[v], sum[r][v]);
-      }
+      for (int v = 0; v < kVectors; v += 2) ask_for<Rows>(pair + 16 * v, ahead);
+      step(a + p, even);
+      step(a + p + 1, odd);
     }
-    if (p < k) even();
+    if (p < k) step(a + p, even);
 #pragma GCC unroll 6
     for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 8
@@ -130,9 +151,9 @@ void product_bf16(const bf16* a, std::ptrdiff_t a_stride, int m, const bf16* pan
   });
 }
 
-// ---- int8: vpmaddubsw saturates, so both sides are widened to 16 bits -------------------------------------------------
-// A group of four positions 0 1 2 3 is kept as 0 2 1 3: one side is widened in place (even bytes, odd bytes), and a
-// broadcast of 32 bits of the other then meets it.
+// ---- int8: vpmaddubsw saturates, so both sides are widened to 16 bits
+// ------------------------------------------------- A group of four positions 0 1 2 3 is kept as 0 2 1 3: one side is
+// widened in place (even bytes, odd bytes), and a broadcast of 32 bits of the other then meets it.
 
 /// n codes (`flip`: biased by +128), widened in that order; what is missing in the last group is 0.
 [[gnu::always_inline]] inline void widen_groups(const void* codes, int n, int flip, std::int16_t* out) {
@@ -151,8 +172,9 @@ void product_bf16(const bf16* a, std::ptrdiff_t a_stride, int m, const bf16* pan
   }
 }
 
-/// sum[r][v] += dots of the widened rows with `groups` groups of 8 * Vectors columns, `pitch` bytes apart.
-template <int Rows, int Vectors, int Flip>
+/// sum[r][v] += dots of the widened rows with `groups` groups of 8 * Vectors columns of Signed codes or unsigned,
+/// `pitch` bytes apart.
+template <bool Signed, int Rows, int Vectors>
 [[gnu::always_inline]] inline void sum_groups(const std::int16_t* a, std::ptrdiff_t a_stride, const char* b,
                                               std::ptrdiff_t pitch, int groups, std::ptrdiff_t ahead,
                                               __m256i (&sum)[Rows][Vectors]) {
@@ -160,22 +182,26 @@ template <int Rows, int Vectors, int Flip>
     const auto meet = [&](int half, auto widened) __attribute__((always_inline)) {
       __m256i wide[Vectors];
 #pragma GCC unroll 8
-      for (int v = 0; v < Vectors; ++v) {
-        const __m256i codes = load_bits(b + 32 * v);
-        wide[v] = widened(Flip ? _mm256_xor_si256(codes, _mm256_set1_epi8(char(Flip))) : codes);
-      }
+      for (int v = 0; v < Vectors; ++v) wide[v] = widened(load_bits(b + 32 * v));
 #pragma GCC unroll 6
       for (int r = 0; r < Rows; ++r) {
-        const __m256i x = _mm256_set1_epi32(load32(a + r * a_stride + half));
+        const __m256i x = broadcast32(a + r * a_stride + half);
 #pragma GCC unroll 8
-        for (int v = 0; v < Vectors; ++v) sum[r][v] = _mm256_add_epi32(sum[r][v], _mm256_madd_epi16(wide[v], x));
+        for (int v = 0; v < Vectors; ++v) {
+          sum[r][v] = _mm256_add_epi32(sum[r][v], _mm256_madd_epi16(wide[v], x));
+          asm("" : "+x"(sum[r][v]));  // else gcc adds both halves first, and spills
+        }
       }
     };
     if (ahead)
 #pragma GCC unroll 4
-      for (int v = 0; v < Vectors; v += 2) _mm_prefetch(b + 32 * v + ahead, _MM_HINT_T0);
-    meet(0, [](__m256i x) __attribute__((always_inline)) { return _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8); });
-    meet(2, [](__m256i x) __attribute__((always_inline)) { return _mm256_srai_epi16(x, 8); });
+      for (int v = 0; v < Vectors; v += 2) ask_for<Rows>(b + 32 * v, ahead);
+    const auto high = [](__m256i x) __attribute__((always_inline)) {
+      return Signed ? _mm256_srai_epi16(x, 8) : _mm256_srli_epi16(x, 8);
+    };
+    meet(
+        0, [=](__m256i x) __attribute__((always_inline)) { return high(_mm256_slli_epi16(x, 8)); });
+    meet(2, high);
   }
 }
 
@@ -195,9 +221,9 @@ void product_i8(const std::uint8_t* a, std::ptrdiff_t a_stride, int m, const std
 #pragma GCC unroll 8
           for (int v = 0; v < kVectors; ++v)
             sum[r][v] = add ? load_bits(out + r * c_stride + 8 * v) : _mm256_setzero_si256();
-        sum_groups<Rows, kVectors, 0>(wide, kSumBlock,
-                                      reinterpret_cast<const char*>(panel + std::ptrdiff_t(p) * kPanel + 4 * column),
-                                      kGroup, length / 4, kAhead / 2, sum);
+        sum_groups<true>(wide, kSumBlock,
+                         reinterpret_cast<const char*>(panel + std::ptrdiff_t(p) * kPanel + 4 * column), kGroup,
+                         length / 4, kAhead / 2, sum);
 #pragma GCC unroll 6
         for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 8
@@ -207,7 +233,8 @@ void product_i8(const std::uint8_t* a, std::ptrdiff_t a_stride, int m, const std
   });
 }
 
-// ---- the indexer: tiles of 6 keys and 16 heads -------------------------------------------------------------------------
+// ---- the indexer: tiles of 6 keys and 16 heads
+// -------------------------------------------------------------------------
 
 [[gnu::always_inline]] inline float folded(__m256 low, __m256 high) {
   const __m256 eight = _mm256_add_ps(low, high);
@@ -216,22 +243,30 @@ void product_i8(const std::uint8_t* a, std::ptrdiff_t a_stride, int m, const std
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
+std::int32_t sum_codes(const std::int8_t* codes, int n) {
+  std::int32_t sum = 0;
+  for (int i = 0; i < n; ++i) sum += codes[i];
+  return sum;
+}
+
 template <int Keys>
 [[gnu::always_inline]] inline void index_keys(const IndexQueryI8& query, const std::int8_t* key,
                                               std::ptrdiff_t key_stride, float* scores) {
   std::int16_t wide[Keys * kSumBlock];
+  std::int32_t bias[Keys];  // what the bias of the query adds to every dot, negative
+  for (int k = 0; k < Keys; ++k) bias[k] = -128 * sum_codes(key + k * key_stride, query.dims);
   __m256 lane[Keys][2] = {};
   const char* codes = reinterpret_cast<const char*>(query.codes);
   for (int block = 0; block < query.head_blocks; ++block) {
     __m256i dot[Keys][2];
 #pragma GCC unroll 6
-    for (int k = 0; k < Keys; ++k) dot[k][0] = dot[k][1] = _mm256_setzero_si256();
+    for (int k = 0; k < Keys; ++k) dot[k][0] = dot[k][1] = _mm256_set1_epi32(bias[k]);
     for (int d = 0; d < query.dims; d += kSumBlock) {
       const int length = query.dims - d < kSumBlock ? query.dims - d : kSumBlock;
       if (block == 0 || query.dims > kSumBlock)
         for (int k = 0; k < Keys; ++k) widen_groups(key + k * key_stride + d, length, 0, wide + k * kSumBlock);
       const int groups = (length + 3) / 4;
-      sum_groups<Keys, 2, 128>(wide, kSumBlock, codes, 64, groups, 0, dot);
+      sum_groups<false>(wide, kSumBlock, codes, 64, groups, 0, dot);
       codes += groups * 64;
     }
 #pragma GCC unroll 2
@@ -305,7 +340,8 @@ int append_candidates(const float* scores, int count, std::uint32_t first, std::
     const __m256i key = order_keys(_mm256_loadu_ps(inside == 255 ? scores + i : rest));
     const __m256i at_least = _mm256_cmpeq_epi32(_mm256_max_epu32(key, least), key);
     unsigned pass = unsigned(_mm256_movemask_ps(_mm256_castsi256_ps(at_least))) & inside;
-    if (pass == 0) [[likely]] continue;
+    if (pass == 0) [[likely]]
+      continue;
     std::uint32_t keys[8];
     store_bits(keys, key);
     for (; pass; pass &= pass - 1) {

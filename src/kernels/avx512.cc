@@ -33,32 +33,32 @@ namespace {
 constexpr int kRows = 6;
 constexpr int kGroup = 256;  // bytes
 
-using Sums = __m512i[4];
+// The accumulators keep one vector type throughout: gcc 12 spills those that change it.
 
-struct DotI8 {
-  [[gnu::always_inline]] static __m512i dot(__m512i sum, __m512i a, __m512i b) { return dot_i8(sum, a, b); }
-};
-struct DotBf16 {
-  [[gnu::always_inline]] static __m512i dot(__m512i sum, __m512i a, __m512i b) {
-    return _mm512_castps_si512(_mm512_dpbf16_ps(_mm512_castsi512_ps(sum), (__m512bh)a, (__m512bh)b));
-  }
-};
+[[gnu::always_inline]] inline __m512i dot(__m512i sum, __m512i a, __m512i b) { return dot_i8(sum, a, b); }
+[[gnu::always_inline]] inline __m512 dot(__m512 sum, __m512i a, __m512i b) {
+  return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+}
 
-/// `Lines` cache lines of what comes `ahead` bytes later are asked for at each group.
-template <class Dot, int Rows, int Lines>
+/// `Lines` cache lines of what comes later are asked for at each group: whole groups of what comes soon, or the share
+/// of a tile in the next block, which should lie in L2 by then and not push this one out of L1.
+template <int Lines, int Rows, class Sum>
 [[gnu::always_inline]] inline void sum_groups(const char* a, std::ptrdiff_t a_stride, const char* panel, int groups,
-                                              const char* ahead, Sums (&sum)[Rows]) {
+                                              const char* ahead, Sum (&sum)[Rows][4]) {
   for (int g = 0; g < groups; ++g, a += 4, panel += kGroup, ahead += Lines * 64) {
     __m512i b[4];
 #pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) b[j] = _mm512_loadu_si512(panel + 64 * j);
+    for (int j = 0; j < 4; ++j) {
+      b[j] = _mm512_loadu_si512(panel + 64 * j);
+      asm("" : "+v"(b[j]));  // else gcc 12 loads it anew for each row
+    }
 #pragma GCC unroll 4
-    for (int l = 0; l < Lines; ++l) _mm_prefetch(ahead + 64 * l, _MM_HINT_T0);
+    for (int l = 0; l < Lines; ++l) _mm_prefetch(ahead + 64 * l, Lines == 4 ? _MM_HINT_T0 : _MM_HINT_T1);
 #pragma GCC unroll 6
     for (int r = 0; r < Rows; ++r) {
       const __m512i four = _mm512_set1_epi32(load32(a + r * a_stride));
 #pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j) sum[r][j] = Dot::dot(sum[r][j], four, b[j]);
+      for (int j = 0; j < 4; ++j) sum[r][j] = dot(sum[r][j], four, b[j]);
     }
   }
 }
@@ -79,33 +79,32 @@ struct Tile {
 
 template <int Rows, int Lines>
 void tile_bf16(const Tile& t) {
-  Sums sum[Rows];
+  __m512 sum[Rows][4];
 #pragma GCC unroll 6
   for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) sum[r][j] = _mm512_setzero_si512();
-  sum_groups<DotBf16, Rows, Lines>(t.a, t.a_stride, t.panel, t.groups, t.ahead, sum);
+    for (int j = 0; j < 4; ++j) sum[r][j] = _mm512_setzero_ps();
+  sum_groups<Lines>(t.a, t.a_stride, t.panel, t.groups, t.ahead, sum);
   if (t.odd)
 #pragma GCC unroll 6
     for (int r = 0; r < Rows; ++r) {
       const __m512i two = _mm512_set1_epi32(load_few(t.a + r * t.a_stride + 4 * t.groups, 2));
 #pragma GCC unroll 4
       for (int j = 0; j < 4; ++j)
-        sum[r][j] = DotBf16::dot(sum[r][j], two, _mm512_loadu_si512(t.panel + t.groups * kGroup + 64 * j));
+        sum[r][j] = dot(sum[r][j], two, _mm512_loadu_si512(t.panel + t.groups * kGroup + 64 * j));
     }
 #pragma GCC unroll 6
   for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) {
       float* c = reinterpret_cast<float*>(t.c + r * t.c_stride) + 16 * j;
-      const __m512 s = _mm512_castsi512_ps(sum[r][j]);
-      _mm512_storeu_ps(c, t.add ? _mm512_add_ps(_mm512_loadu_ps(c), s) : s);
+      _mm512_storeu_ps(c, t.add ? _mm512_add_ps(_mm512_loadu_ps(c), sum[r][j]) : sum[r][j]);
     }
 }
 
 template <int Rows, int Lines>
 void tile_i8(const Tile& t) {
-  Sums sum[Rows];
+  __m512i sum[Rows][4];
 #pragma GCC unroll 6
   for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 4
@@ -113,7 +112,7 @@ void tile_i8(const Tile& t) {
       sum[r][j] = t.add ? _mm512_loadu_si512(t.c + r * t.c_stride + 64 * j)
                         : _mm512_sub_epi32(_mm512_setzero_si512(),
                                            _mm512_slli_epi32(_mm512_loadu_si512(t.column_sums + 16 * j), 7));
-  sum_groups<DotI8, Rows, Lines>(t.a, t.a_stride, t.panel, t.groups, t.ahead, sum);
+  sum_groups<Lines>(t.a, t.a_stride, t.panel, t.groups, t.ahead, sum);
 #pragma GCC unroll 6
   for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 4
@@ -168,16 +167,16 @@ constexpr TileFunction kTilesI8[3][kRows] = {
     {tile_i8<1, 1>, tile_i8<2, 1>, tile_i8<3, 1>, tile_i8<4, 1>, tile_i8<5, 1>, tile_i8<6, 1>},
     {tile_i8<1, 2>, tile_i8<2, 2>, tile_i8<3, 2>, tile_i8<4, 2>, tile_i8<5, 2>, tile_i8<6, 2>},
     {tile_i8<1, 4>, tile_i8<2, 4>, tile_i8<3, 4>, tile_i8<4, 4>, tile_i8<5, 4>, tile_i8<6, 4>}};
-constexpr TileFunction kTilesF32[3][kRows] = {
-    {tile_f32<1>, tile_f32<2>, tile_f32<3>, tile_f32<4>, tile_f32<5>, tile_f32<6>},
-    {tile_f32<1>, tile_f32<2>, tile_f32<3>, tile_f32<4>, tile_f32<5>, tile_f32<6>},
+constexpr TileFunction kTilesF32[1][kRows] = {
     {tile_f32<1>, tile_f32<2>, tile_f32<3>, tile_f32<4>, tile_f32<5>, tile_f32<6>}};
 
 /// All rows meet one block of the panel before the next: 64 KiB, which stays in L2. Meanwhile the tiles ask for the
-/// block after it (behind the last block lies the next panel; asking for what is not there does no harm), each for an
-/// equal share, so that with many rows weights from DRAM cost nothing and with few they stream.
+/// block after it, the first ones for equal shares, so that with many rows weights from DRAM cost nothing. A single
+/// tile streams: it asks 4 KiB ahead. (Behind the last block lies the next panel; asking for what is not there does no
+/// harm.)
+template <int Shapes>
 [[gnu::always_inline]] inline void product(Tile t, int m, int groups, int block_groups, int odd, int a_group,
-                                           const TileFunction (&tiles)[3][kRows]) {
+                                           const TileFunction (&tiles)[Shapes][kRows]) {
   const int count = (m + kRows - 1) / kRows;
   const int shape = count == 1 ? 2 : count <= 3 ? 1 : 0;
   const char* a = t.a;
@@ -186,10 +185,10 @@ constexpr TileFunction kTilesF32[3][kRows] = {
     t.groups = groups < block_groups ? groups : block_groups;
     t.odd = t.groups < block_groups ? odd : 0;
     const std::ptrdiff_t bytes = std::ptrdiff_t(t.groups) * kGroup;
-    t.ahead = t.panel + bytes;
+    t.ahead = t.panel + (count == 1 ? 4096 : bytes);
     for (int rest = m, left = count; left > 0; --left) {
       const int rows = (rest + left - 1) / left;
-      tiles[shape][rows - 1](t);
+      tiles[Shapes == 1 ? 0 : shape][rows - 1](t);
       rest -= rows;
       t.a += rows * t.a_stride;
       t.c += rows * t.c_stride;
@@ -240,80 +239,68 @@ void product_i8(const std::uint8_t* a, std::ptrdiff_t a_stride, int m, const std
 
 // ---- the indexer: tiles of 6 keys and up to 4 blocks of 16 heads, or 12 keys and up to 2 -----------------------
 
-/// The lanes of two vectors with half as many of each: [x folded | y folded].
-[[gnu::always_inline]] inline __m512 fold8(__m512 x, __m512 y) {
-  return _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee));
-}
-
-/// Stores the folded lanes of each key: halves 8, 4, 2, 1, four keys at a time.
-template <int Keys>
-[[gnu::always_inline]] inline void store_scores(const __m512 (&lane)[Keys], float* scores) {
-#pragma GCC unroll 3
-  for (int k = 0; k < Keys; k += 4) {
-    const __m512 ab = fold8(lane[k], lane[k + 1 < Keys ? k + 1 : k]);
-    const __m512 cd = k + 2 < Keys ? fold8(lane[k + 2 < Keys ? k + 2 : k], lane[k + 3 < Keys ? k + 3 : k]) : ab;
-    const __m512 four =
-        _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));  // 4 lanes of each
-    const __m512 two = _mm512_add_ps(four, _mm512_permute_ps(four, 0x4e));
-    const __m512 one = _mm512_add_ps(two, _mm512_permute_ps(two, 0xb1));
-    const __m512i first = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 8, 4, 0);
-    // Masked as a zmm: gcc 12 turns a masked xmm store of this into vextractf32x4, which faults past the mask.
-    constexpr int kAll = 15;
-    _mm512_mask_storeu_ps(scores + k, Keys - k >= 4 ? kAll : kAll >> (4 - (Keys - k)),
-                          _mm512_permutexvar_ps(first, one));
-  }
-}
-
-/// 128 * sum(key) of each key, negative: what the bias of the query adds to every dot.
-template <int Keys>
-[[gnu::always_inline]] inline void biases(const std::int8_t* key, std::ptrdiff_t key_stride, int dims, int* bias) {
-  const __m512i all128 = _mm512_set1_epi8(char(128));
-#pragma GCC unroll 12
-  for (int k = 0; k < Keys; ++k, key += key_stride) {
-    __m512i sum = _mm512_setzero_si512();
-    int d = 0;
-    for (; d + 64 <= dims; d += 64) sum = dot_i8(sum, all128, _mm512_loadu_si512(key + d));
-    if (d < dims) sum = dot_i8(sum, all128, _mm512_maskz_loadu_epi8(~0ull >> (64 - (dims - d)), key + d));
-    bias[k] = -_mm512_reduce_add_epi32(sum);
-  }
-}
-
+/// Adds the dots of `Keys` keys with `Blocks` blocks of heads to the lanes. Here the keys are biased on the way and
+/// the query loses its bias (both beside the dots, at no cost), so what the bias adds belongs to a head, not to a key:
+/// `start` takes it off.
 template <int Keys, int Blocks>
-[[gnu::always_inline]] inline void index_blocks(const std::uint8_t* codes, const float* weight, int dims,
-                                                const std::int8_t* key, std::ptrdiff_t key_stride, const int* bias,
-                                                __m512 (&lane)[Keys]) {
+[[gnu::noinline]] void index_tile(const std::uint8_t* codes, const float* weight, const __m512i* start, int dims,
+                                  const std::int8_t* key, std::ptrdiff_t key_stride, __m512* lane) {
   const std::ptrdiff_t pitch = (dims + 3) / 4 * 64;
+  const __m512i flip = _mm512_set1_epi8(char(128));
   __m512i dot[Keys][Blocks];
 #pragma GCC unroll 12
   for (int k = 0; k < Keys; ++k)
 #pragma GCC unroll 4
-    for (int b = 0; b < Blocks; ++b) dot[k][b] = _mm512_set1_epi32(bias[k]);
+    for (int b = 0; b < Blocks; ++b) dot[k][b] = start[b];
   const auto step = [&](auto four) __attribute__((always_inline)) {
     __m512i q[Blocks];
 #pragma GCC unroll 4
-    for (int b = 0; b < Blocks; ++b) q[b] = _mm512_load_si512(codes + b * pitch);
+    for (int b = 0; b < Blocks; ++b) q[b] = _mm512_xor_si512(_mm512_load_si512(codes + b * pitch), flip);
 #pragma GCC unroll 12
     for (int k = 0; k < Keys; ++k) {
-      const __m512i x = _mm512_set1_epi32(four(key + k * key_stride));
+      const __m512i x = _mm512_xor_si512(_mm512_set1_epi32(four(key + k * key_stride)), flip);
 #pragma GCC unroll 4
-      for (int b = 0; b < Blocks; ++b) dot[k][b] = dot_i8(dot[k][b], q[b], x);
+      for (int b = 0; b < Blocks; ++b) dot[k][b] = dot_i8(dot[k][b], x, q[b]);
     }
     codes += 64, key += 4;
   };
   for (int d = 0; d < dims / 4; ++d) step(load32);
-  if (dims % 4) step([dims](const void* p) { return load_few(p, dims % 4); });
-#pragma GCC unroll 4
-  for (int b = 0; b < Blocks; ++b) {
-    const __m512 w = _mm512_loadu_ps(weight + 16 * b);
 #pragma GCC unroll 12
-    for (int k = 0; k < Keys; ++k)
-      lane[k] = _mm512_fmadd_ps(w, _mm512_cvtepi32_ps(_mm512_max_epi32(dot[k][b], _mm512_setzero_si512())), lane[k]);
+  for (int k = 0; k < Keys; ++k)
+#pragma GCC unroll 4
+    for (int b = 0; b < Blocks; ++b) asm("" : "+v"(dot[k][b]));  // else gcc 12 spills all along
+  if (dims % 4) [[unlikely]]
+    step([dims](const void* p) { return load_few(p, dims % 4); });
+#pragma GCC unroll 12
+  for (int k = 0; k < Keys; ++k) {
+    __m512 sum = lane[k];
+#pragma GCC unroll 4
+    for (int b = 0; b < Blocks; ++b) {
+      const __m512i relu = _mm512_max_epi32(dot[k][b], _mm512_setzero_si512());
+      sum = _mm512_fmadd_ps(_mm512_loadu_ps(weight + 16 * b), _mm512_cvtepi32_ps(relu), sum);
+    }
+    lane[k] = sum;
   }
 }
 
+/// -128 times the sum of each head's codes. Missing dims meet a key of 0: whatever they hold cancels.
+template <int Blocks>
+[[gnu::always_inline]] inline void take_starts(const std::uint8_t* codes, std::ptrdiff_t pitch,
+                                               __m512i (&start)[Blocks]) {
+  const __m512i flip = _mm512_set1_epi8(char(128));
+#pragma GCC unroll 4
+  for (int b = 0; b < Blocks; ++b) start[b] = _mm512_setzero_si512();
+  for (const std::uint8_t* end = codes + pitch; codes < end; codes += 64)
+#pragma GCC unroll 4
+    for (int b = 0; b < Blocks; ++b)
+      start[b] = dot_i8(start[b], flip, _mm512_xor_si512(_mm512_load_si512(codes + b * pitch), flip));
+#pragma GCC unroll 4
+  for (int b = 0; b < Blocks; ++b) start[b] = _mm512_sub_epi32(_mm512_setzero_si512(), start[b]);
+}
+
 template <int Keys, int Blocks>
-[[gnu::always_inline]] inline void index_blocks(const float* values, const float* weight, int dims, const float* key,
-                                                std::ptrdiff_t key_stride, const int*, __m512 (&lane)[Keys]) {
+[[gnu::noinline]] void index_tile(const float* values, const float* weight, const __m512i*, int dims, const float* key,
+                                  std::ptrdiff_t key_stride, __m512* lane) {
   __m512 dot[Keys][Blocks];
 #pragma GCC unroll 12
   for (int k = 0; k < Keys; ++k)
@@ -330,13 +317,47 @@ template <int Keys, int Blocks>
       for (int b = 0; b < Blocks; ++b) dot[k][b] = _mm512_fmadd_ps(q[b], x, dot[k][b]);
     }
   }
-#pragma GCC unroll 4
-  for (int b = 0; b < Blocks; ++b) {
-    const __m512 w = _mm512_loadu_ps(weight + 16 * b);
 #pragma GCC unroll 12
-    for (int k = 0; k < Keys; ++k)  // max(0, NaN) is NaN: the second operand
-      lane[k] = _mm512_fmadd_ps(w, _mm512_max_ps(_mm512_setzero_ps(), dot[k][b]), lane[k]);
+  for (int k = 0; k < Keys; ++k) {
+    __m512 sum = lane[k];
+#pragma GCC unroll 4
+    for (int b = 0; b < Blocks; ++b)  // max(0, NaN) is NaN: the second operand
+      sum = _mm512_fmadd_ps(_mm512_loadu_ps(weight + 16 * b), _mm512_max_ps(_mm512_setzero_ps(), dot[k][b]), sum);
+    lane[k] = sum;
   }
+}
+/// Floats have no bias.
+template <int Blocks>
+[[gnu::always_inline]] inline void take_starts(const float*, std::ptrdiff_t, __m512i (&)[Blocks]) {}
+
+/// `n` keys against `Blocks` blocks of heads, `pitch` apart.
+template <int Blocks, class Code, class Key>
+void index_group(const Code* codes, std::ptrdiff_t pitch, const float* weight, int dims, const Key* key,
+                 std::ptrdiff_t key_stride, int n, __m512* lane) {
+  __m512i start[Blocks];
+  take_starts(codes, pitch, start);
+  const auto tiles = [&]<int Keys>() __attribute__((always_inline)) {
+    for (; n >= Keys; n -= Keys, key += Keys * key_stride, lane += Keys)
+      index_tile<Keys, Blocks>(codes, weight, start, dims, key, key_stride, lane);
+  };
+  if constexpr (Blocks <= 2) tiles.template operator()<12>();
+  tiles.template operator()<6>();
+  tiles.template operator()<3>();
+  tiles.template operator()<1>();
+}
+
+/// Stores the folded lanes of up to four keys: halves 8, 4, 2, 1.
+[[gnu::always_inline]] inline void store_scores(const __m512* lane, int n, float* scores) {
+  const auto fold8 = [](__m512 x, __m512 y) __attribute__((always_inline)) {  // [x folded | y folded]
+    return _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee));
+  };
+  const __m512 ab = fold8(lane[0], lane[1]), cd = fold8(lane[2], lane[3]);
+  const __m512 four = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+  const __m512 two = _mm512_add_ps(four, _mm512_permute_ps(four, 0x4e));
+  const __m512 one = _mm512_add_ps(two, _mm512_permute_ps(two, 0xb1));
+  const __m512i first = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 8, 4, 0);
+  // Masked as a zmm: gcc 12 turns a masked xmm store of this into vextractf32x4, which faults past the mask.
+  _mm512_mask_storeu_ps(scores, __mmask16((1u << (n < 4 ? n : 4)) - 1), _mm512_permutexvar_ps(first, one));
 }
 
 std::ptrdiff_t block_pitch(const IndexQueryI8& q) { return (q.dims + 3) / 4 * 64; }
@@ -344,48 +365,23 @@ std::ptrdiff_t block_pitch(const IndexQueryF32& q) { return std::ptrdiff_t(q.dim
 const std::uint8_t* operand(const IndexQueryI8& q) { return q.codes; }
 const float* operand(const IndexQueryF32& q) { return q.values; }
 
-/// `Keys` keys against all heads: groups of 4 blocks, then the rest.
-template <int Keys, int Rest, class Query, class Key>
-void index_keys(const Query& query, const Key* key, std::ptrdiff_t key_stride, float* scores) {
-  int bias[Keys];
-  if constexpr (sizeof(Key) == 1) biases<Keys>(key, key_stride, query.dims, bias);
-  __m512 lane[Keys];
-#pragma GCC unroll 12
-  for (int k = 0; k < Keys; ++k) lane[k] = _mm512_setzero_ps();
-  const auto* q = operand(query);
-  const float* weight = query.weight;
-  if constexpr (Keys <= 6)
-    for (int groups = query.head_blocks / 4; groups > 0; --groups, q += 4 * block_pitch(query), weight += 64)
-      index_blocks<Keys, 4>(q, weight, query.dims, key, key_stride, bias, lane);
-  if constexpr (Rest > 0) index_blocks<Keys, Rest>(q, weight, query.dims, key, key_stride, bias, lane);
-  store_scores<Keys>(lane, scores);
-}
-
-template <int Rest, class Query, class Key>
-void index_all(const Query& query, const Key* key, std::ptrdiff_t key_stride, int count, float* scores) {
-  constexpr void (*few[])(const Query&, const Key*, std::ptrdiff_t, float*) = {
-      nullptr,
-      index_keys<1, Rest, Query, Key>,
-      index_keys<2, Rest, Query, Key>,
-      index_keys<3, Rest, Query, Key>,
-      index_keys<4, Rest, Query, Key>,
-      index_keys<5, Rest, Query, Key>};
-  if constexpr (Rest == 1 || Rest == 2)
-    if (query.head_blocks == Rest)
-      for (; count >= 12; count -= 12, key += 12 * key_stride, scores += 12)
-        index_keys<12, Rest>(query, key, key_stride, scores);
-  for (; count >= 6; count -= 6, key += 6 * key_stride, scores += 6)
-    index_keys<6, Rest>(query, key, key_stride, scores);
-  if (count > 0) few[count](query, key, key_stride, scores);
-}
-
 template <class Query, class Key>
 void index_scores(const Query& query, const Key* key, std::ptrdiff_t key_stride, int count, float* scores) noexcept {
-  switch (query.head_blocks % 4) {
-    case 0: return index_all<0>(query, key, key_stride, count, scores);
-    case 1: return index_all<1>(query, key, key_stride, count, scores);
-    case 2: return index_all<2>(query, key, key_stride, count, scores);
-    case 3: return index_all<3>(query, key, key_stride, count, scores);
+  constexpr int kKeys = 132;  // whose lanes are carried from group to group of heads
+  const std::ptrdiff_t pitch = block_pitch(query);
+  for (; count > 0; count -= kKeys, key += kKeys * key_stride, scores += kKeys) {
+    const int n = count < kKeys ? count : kKeys;
+    __m512 lane[kKeys];
+    for (int k = 0; k < (n + 3) / 4 * 4; ++k) lane[k] = _mm512_setzero_ps();
+    const auto* q = operand(query);
+    const float* weight = query.weight;
+    int blocks = query.head_blocks;
+    for (; blocks >= 4; blocks -= 4, q += 4 * pitch, weight += 64)
+      index_group<4>(q, pitch, weight, query.dims, key, key_stride, n, lane);
+    if (blocks == 3) index_group<3>(q, pitch, weight, query.dims, key, key_stride, n, lane);
+    if (blocks == 2) index_group<2>(q, pitch, weight, query.dims, key, key_stride, n, lane);
+    if (blocks == 1) index_group<1>(q, pitch, weight, query.dims, key, key_stride, n, lane);
+    for (int k = 0; k < n; k += 4) store_scores(lane + k, n - k, scores + k);
   }
 }
 
@@ -405,11 +401,13 @@ int append_candidates(const float* scores, int count, std::uint32_t first, std::
     const __mmask16 inside = count - i >= 16 ? 0xffff : (1u << (count - i)) - 1;
     const __m512i key = order_keys(_mm512_maskz_loadu_ps(inside, scores + i));
     const unsigned pass = _mm512_mask_cmpge_epu32_mask(inside, key, least);
-    if (pass == 0) [[likely]] continue;
+    if (pass == 0) [[likely]]
+      continue;
     const __m512i position = _mm512_add_epi32(_mm512_set1_epi32(int(first + unsigned(i))), iota);
     const __m512i flipped = _mm512_andnot_si512(position, _mm512_set1_epi32(-1));
     const auto append = [&](__m256i high, __m256i low, unsigned mask) __attribute__((always_inline)) {
-      const __m512i all = _mm512_or_si512(_mm512_slli_epi64(_mm512_cvtepu32_epi64(high), 32), _mm512_cvtepu32_epi64(low));
+      const __m512i all =
+          _mm512_or_si512(_mm512_slli_epi64(_mm512_cvtepu32_epi64(high), 32), _mm512_cvtepu32_epi64(low));
       const int n = __builtin_popcount(mask);
       // Compressed in a register: storing compressed is microcode on Zen 4.
       _mm512_mask_storeu_epi64(out, __mmask8((1u << n) - 1), _mm512_maskz_compress_epi64(__mmask8(mask), all));
@@ -533,28 +531,30 @@ void interleave(const T* const* rows, int count, int dims, bf16* panels) noexcep
 }
 
 /// Sixteen accumulators: more than latency times throughput anywhere.
-template <class Step>
-[[gnu::always_inline]] inline void spin(int rounds, Step step) {
-  __m512i sum[16], a = _mm512_set1_epi32(1), b = a;
-  asm volatile("" : "+v"(a), "+v"(b));
+template <class Sum, class Step>
+[[gnu::always_inline]] inline void spin(int rounds, Sum one, Step step) {
+  Sum sum[16];
 #pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) asm volatile("" : "=v"(sum[i]) : "0"(a));  // else they would be one
+  for (int i = 0; i < 16; ++i) asm volatile("" : "=v"(sum[i]) : "0"(one));  // else the compiler makes them one
   for (int r = 0; r < rounds; ++r)
 #pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) sum[i] = step(sum[i], a, b);
+    for (int i = 0; i < 16; ++i) sum[i] = step(sum[i]);
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) asm volatile("" ::"v"(sum[i]));
 }
 
 double peak(Dot kind, int rounds) noexcept {
+  const __m512i x = _mm512_set1_epi32(1);
+  const __m512 y = _mm512_set1_ps(1);
   switch (kind) {
-    case Dot::i8: spin(rounds, DotI8::dot); return rounds * (16.0 * 2 * 64);
-    case Dot::bf16: spin(rounds, DotBf16::dot); return rounds * (16.0 * 2 * 32);
+    case Dot::i8:
+      spin(rounds, x, [x](__m512i sum) { return dot(sum, x, x); });
+      return rounds * (16.0 * 2 * 64);
+    case Dot::bf16:
+      spin(rounds, y, [x](__m512 sum) { return dot(sum, x, x); });
+      return rounds * (16.0 * 2 * 32);
     case Dot::f32:
-      spin(rounds, [](__m512i sum, __m512i a, __m512i b) {
-        return _mm512_castps_si512(
-            _mm512_fmadd_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), _mm512_castsi512_ps(sum)));
-      });
+      spin(rounds, y, [y](__m512 sum) { return _mm512_fmadd_ps(y, y, sum); });
       return rounds * (16.0 * 2 * 16);
   }
   return 0;

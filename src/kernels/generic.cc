@@ -91,8 +91,7 @@ void index_scores_f32(const IndexQueryF32& query, const float* key, std::ptrdiff
       float dot[16] = {};
       for (int d = 0; d < query.dims; ++d, q += 16)
         for (int l = 0; l < 16; ++l) dot[l] += q[l] * key[d];
-      for (int l = 0; l < 16; ++l)
-        lane[l] = std::fma(query.weight[block * 16 + l], dot[l] < 0 ? 0 : dot[l], lane[l]);
+      for (int l = 0; l < 16; ++l) lane[l] = std::fma(query.weight[block * 16 + l], dot[l] < 0 ? 0 : dot[l], lane[l]);
     }
     scores[s] = folded(lane);
   }
@@ -109,7 +108,8 @@ int append_candidates(const float* scores, int count, std::uint32_t first, std::
 
 /// A subnormal is its fraction times 2^-24; a NaN becomes quiet, as the instruction makes it.
 float widen(f16 x) {
-  const std::uint32_t sign = std::uint32_t(x.bits & 0x8000) << 16, exponent = x.bits >> 10 & 31, fraction = x.bits & 1023;
+  const std::uint32_t sign = std::uint32_t(x.bits & 0x8000) << 16, exponent = x.bits >> 10 & 31,
+                      fraction = x.bits & 1023;
   if (exponent == 0) return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(float(fraction) * 0x1p-24f));
   if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000 | fraction << 13 | (fraction ? 0x400000 : 0));
   return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);

@@ -2,6 +2,9 @@
 #include "kernels/kernels.hpp"
 
 #include <array>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 namespace dsakit {
 namespace {
@@ -24,7 +27,9 @@ struct Ladder {
     add(true, "generic", use_generic);
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    unsigned a, b, c = 0, d;  // clang 14 does not know f16c by name
+    const bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c;
     add(avx2, "avx2", use_avx2);
     add(avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&

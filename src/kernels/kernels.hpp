@@ -85,9 +85,6 @@ struct Kernels {
   /// Nearest, ties to even, subnormals kept, NaN stays NaN.
   void (*round_bf16)(const float* x, std::int64_t n, bf16* y) noexcept;
 
-  /// y[i] = bf16(fp32(codes[i] * scales[i / tile])).
-  void (*dequantize_bf16)(const std::int8_t* codes, const float* scales, int tile, int n, bf16* y) noexcept;
-
   // ---- attention over one chunk of list positions; bits per rung ----------------------------------------------------
 
   /// In place on one row of scores: x = fp32(x * scale), m = max, x = exp(x - m), returns the canonical sum of x.
@@ -97,6 +94,10 @@ struct Kernels {
   void (*multiply_add)(const float* x, const float* scale, int n, float* y) noexcept;
   /// y = bf16(x * scale), element-wise; scale null: 1.
   void (*multiply_round)(const float* x, const float* scale, int n, bf16* y) noexcept;
+  /// The same with twice the precision: high = bf16(x * scale), low = bf16(x * scale - high).
+  void (*multiply_split)(const float* x, const float* scale, int n, bf16* high, bf16* low) noexcept;
+  /// y = y * keep + (x * unit) * factor, element-wise, every operation rounded; with keep 0 y is not read. Same bits.
+  void (*blend)(const float* x, float unit, float factor, int n, float keep, float* y) noexcept;
   /// Rows to the panel of their transpose: panel[c/2][j][c%2] = rows[j][c], j < count <= 64, c < dims; columns from
   /// count to 63 and an odd last c are 0. Every row pointer is valid. int8 codes become bf16 exactly.
   void (*transpose_bf16)(const bf16* const* rows, int count, int dims, bf16* panel) noexcept;

@@ -36,9 +36,9 @@ std::uint64_t read_all(const std::uint64_t* x, std::int64_t n) {
 
 double measure_peak(const Kernels& kernels, Dot kind, int threads) {
   if (!kernels.peak) return 0;
-  constexpr int kRounds = 1 << 20;
+  constexpr int kRounds = 1 << 17;
   double operations = 0;
-  const double seconds = best_seconds(9, [&] {
+  const double seconds = best_seconds(40, [&] {
     operations = 0;
 #pragma omp parallel num_threads(threads) reduction(+ : operations)
     operations += kernels.peak(kind, kRounds);
@@ -57,7 +57,7 @@ double measure_read(int threads) {
   std::uint64_t sum = 0;
 #pragma omp parallel for num_threads(threads)
   for (std::int64_t i = 0; i < kWords; i += 512) words[i] = 1;
-  const double seconds = best_seconds(5, [&] {
+  const double seconds = best_seconds(10, [&] {
 #pragma omp parallel num_threads(threads) reduction(+ : sum)
     {
       const std::int64_t share = kWords / omp_get_num_threads();

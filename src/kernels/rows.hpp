@@ -120,15 +120,6 @@ void round_bf16(const float* __restrict x, std::int64_t n, bf16* __restrict y) n
   for (std::int64_t i = 0; i < n; ++i) y[i].bits = nearest_bf16(x[i]);
 }
 
-void dequantize_bf16(const std::int8_t* __restrict codes, const float* scales, int tile, int n,
-                     bf16* __restrict y) noexcept {
-  for (int first = 0; first < n; first += tile, ++scales) {
-    const float scale = *scales;
-    const int end = first + tile < n ? first + tile : n;
-    for (int i = first; i < end; ++i) y[i].bits = nearest_bf16(static_cast<float>(codes[i]) * scale);
-  }
-}
-
 /// a * b + c, with one rounding where that costs nothing: only where bits may differ from rung to rung.
 [[gnu::always_inline]] inline float multiply_add(float a, float b, float c) {
 #if defined(__FMA__)
@@ -172,6 +163,25 @@ void multiply_round(const float* __restrict x, const float* __restrict scale, in
   for (int i = 0; i < n; ++i) y[i].bits = nearest_bf16(x[i] * scale[i]);
 }
 
+void multiply_split(const float* __restrict x, const float* __restrict scale, int n, bf16* __restrict high,
+                    bf16* __restrict low) noexcept {
+  const auto split = [&](int i, float v) __attribute__((always_inline)) {
+    high[i].bits = nearest_bf16(v);
+    low[i].bits = nearest_bf16(v - widen(high[i]));
+  };
+  if (scale == nullptr)
+    for (int i = 0; i < n; ++i) split(i, x[i]);
+  else
+    for (int i = 0; i < n; ++i) split(i, x[i] * scale[i]);
+}
+
+void blend(const float* __restrict x, float unit, float factor, int n, float keep, float* __restrict y) noexcept {
+  if (keep == 0)
+    for (int i = 0; i < n; ++i) y[i] = x[i] * unit * factor;
+  else
+    for (int i = 0; i < n; ++i) y[i] = y[i] * keep + x[i] * unit * factor;
+}
+
 void use_rows(Kernels& k) {
   k.sum_squares = sum_squares;
   k.sum = sum;
@@ -180,10 +190,11 @@ void use_rows(Kernels& k) {
   k.dequantize = dequantize;
   k.widen_bf16 = widen_bf16;
   k.round_bf16 = round_bf16;
-  k.dequantize_bf16 = dequantize_bf16;
   k.softmax = softmax;
   k.multiply_add = multiply_add;
   k.multiply_round = multiply_round;
+  k.multiply_split = multiply_split;
+  k.blend = blend;
 }
 
 }  // namespace

@@ -79,10 +79,14 @@ std::vector<bf16> random_bf16(std::size_t n) {
   return x;
 }
 
-bool same(float a, float b) { return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b) || (a != a && b != b); }
+bool same(float a, float b) {
+  return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b) || (a != a && b != b);
+}
 bool same(bf16 a, bf16 b) { return a.bits == b.bits; }
 template <class T>
-bool same(T a, T b) { return a == b; }
+bool same(T a, T b) {
+  return a == b;
+}
 template <class T>
 ::testing::AssertionResult same(const std::vector<T>& a, const std::vector<T>& b) {
   for (std::size_t i = 0; i < std::max(a.size(), b.size()); ++i)
@@ -168,7 +172,8 @@ struct Product {
       one.before.assign(before.begin() + i * c_stride, before.begin() + i * c_stride + kPanel);
       const std::vector<T> row(rows.begin() + i * a_stride, rows.begin() + i * a_stride + depth);
       const std::vector<float> c = one.run(kernel, row, add, Edge::end);
-      ASSERT_TRUE(std::equal(c.begin(), c.end(), got.begin() + i * c_stride, [](float a, float b) { return same(a, b); }));
+      ASSERT_TRUE(
+          std::equal(c.begin(), c.end(), got.begin() + i * c_stride, [](float a, float b) { return same(a, b); }));
     }
   }
 };
@@ -199,7 +204,8 @@ TEST_P(Rung, ProductF32HasTheSameBits) {
         const std::vector<float> rows = random_floats((m - 1) * p.a_stride + depth);
         const std::vector<float> expected = p.run(generic.product_f32, rows, add, Edge::end);
         p.check(expected, rows, add);
-        for (const Edge edge : kEdges) ASSERT_TRUE(same(expected, p.run(k.product_f32, rows, add, edge))) << depth << " " << m;
+        for (const Edge edge : kEdges)
+          ASSERT_TRUE(same(expected, p.run(k.product_f32, rows, add, edge))) << depth << " " << m;
       }
 }
 
@@ -259,7 +265,8 @@ TEST_P(Rung, IndexScoresI8FollowsTheFormula) {
     float lane[16] = {};
     for (int h = 0; h < kBlocks * 16; ++h) {
       int dot = 0;
-      for (int d = 0; d < kDims; ++d) dot += q[((h / 16 * (kDims / 4) + d / 4) * 16 + h % 16) * 4 + d % 4] * key[s * kDims + d];
+      for (int d = 0; d < kDims; ++d)
+        dot += q[((h / 16 * (kDims / 4) + d / 4) * 16 + h % 16) * 4 + d % 4] * key[s * kDims + d];
       lane[h % 16] = std::fma(weight[h], float(std::max(dot, 0)), lane[h % 16]);
     }
     for (int half = 8; half > 0; half /= 2)
@@ -299,8 +306,16 @@ TEST_P(Rung, AppendCandidates) {
   EXPECT_LT(order_key(kNaN), order_key(-kInf));
   EXPECT_LT(order_key(-0x1p-149f), order_key(0.0f));
   EXPECT_LT(order_key(3.0f), order_key(kInf));
-  const std::uint32_t floors[] = {0, 1, order_key(-kInf), order_key(-kInf) + 1, order_key(0.0f), order_key(0.0f) + 1,
-                                  order_key(1.0f), order_key(kInf), order_key(kInf) + 1, 0xffffffffu};
+  const std::uint32_t floors[] = {0,
+                                  1,
+                                  order_key(-kInf),
+                                  order_key(-kInf) + 1,
+                                  order_key(0.0f),
+                                  order_key(0.0f) + 1,
+                                  order_key(1.0f),
+                                  order_key(kInf),
+                                  order_key(kInf) + 1,
+                                  0xffffffffu};
   for (int count = 0; count <= 200; ++count) {
     const Edge edge = kEdges[count % 2];
     const Guarded<float> scores(wild_floats(count), edge);
@@ -310,7 +325,8 @@ TEST_P(Rung, AppendCandidates) {
       const int n = k.append_candidates(scores, count, first, floor, out);
       std::vector<std::uint64_t> expected;
       for (int i = 0; i < count; ++i)
-        if (order_key(scores[i]) >= floor) expected.push_back(candidate(order_key(scores[i]), first + std::uint32_t(i)));
+        if (order_key(scores[i]) >= floor)
+          expected.push_back(candidate(order_key(scores[i]), first + std::uint32_t(i)));
       ASSERT_EQ(n, int(expected.size()));
       ASSERT_TRUE(std::equal(expected.begin(), expected.end(), &out[0]));
     }
@@ -489,6 +505,22 @@ TEST_P(Rung, MultiplyAddAndRound) {
       ASSERT_TRUE(same(z.values(), rounded));
       generic.round_bf16(x, n, rounded.data());
       ASSERT_TRUE(same(one.values(), rounded));
+      const Guarded<bf16> high(n, edge), low(n, edge);
+      std::vector<float> rest(n);
+      for (const float* factor : {static_cast<const float*>(scale), static_cast<const float*>(nullptr)}) {
+        k.multiply_split(x, factor, n, high, low);
+        ASSERT_TRUE(same(high.values(), factor ? z.values() : one.values()));
+        for (int i = 0; i < n; ++i) rest[i] = (factor ? products[i] : x[i]) - to_float(high[i]);
+        generic.round_bf16(rest.data(), n, rounded.data());
+        ASSERT_TRUE(same(low.values(), rounded));
+      }
+      for (const float keep : {0.0f, 0.375f}) {
+        const Guarded<float> sum(before, edge);
+        std::vector<float> expected = before;
+        for (int i = 0; i < n; ++i) expected[i] = (keep == 0 ? 0 : expected[i] * keep) + x[i] * 0.7f * 1.3f;
+        k.blend(x, 0.7f, 1.3f, n, keep, sum);
+        ASSERT_TRUE(same(sum.values(), expected));
+      }
       for (int i = 0; i < n; ++i) {
         const double exact = double(x[i]) * scale[i] + before[i];
         ASSERT_NEAR(y[i], exact, 0x1p-23 * (std::abs(products[i]) + std::abs(before[i])));

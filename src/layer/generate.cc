@@ -33,7 +33,7 @@ std::vector<std::int32_t> Model::generate(std::span<const std::int32_t> prompt, 
     throw Error(Status::invalid_argument, "model", "temperature", "", "is " + std::to_string(temperature),
                 "a finite number of at least 0");
   Session session = start(mode);
-  std::vector<float> logits(std::size_t(vocab_size()));
+  std::vector<float> logits(static_cast<std::size_t>(vocab_size()));
   std::vector<double> odds(logits.size());
   Random random(seed);
   std::vector<std::int32_t> tokens;

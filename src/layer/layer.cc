@@ -366,14 +366,20 @@ void AttentionLayer::forward(const Tensor& hidden, const Tensor& out, LayerCache
     t.shape[0] = count;
     return t;
   };
-  for (std::int64_t first = 0; first < rows; first += step) {
-    const std::int64_t count = std::min(step, rows - first);
-    const auto given = [&](std::int64_t i) { return static_cast<std::int32_t*>(selection.data) + (first + i) * selection.stride[0]; };
-    for (std::int64_t i = 0; i < count && selection && !state_->indexer; ++i)
-      std::copy_n(given(i), c.index_topk, own.data() + i * c.index_topk);
-    forward_chunk(*state_, slice(hidden, first, count), slice(out, first, count), cache, own.data(), cache.scratch, context, costs);
-    for (std::int64_t i = 0; i < count && selection && state_->indexer; ++i)
-      std::copy_n(own.data() + i * c.index_topk, std::min(c.index_topk, cache.length - count + i + 1), given(i));
+  const auto given = [&](std::int64_t i) { return static_cast<std::int32_t*>(selection.data) + i * selection.stride[0]; };
+  const std::int64_t before = cache.length;
+  try {
+    for (std::int64_t first = 0; first < rows; first += step) {
+      const std::int64_t count = std::min(step, rows - first);
+      for (std::int64_t i = 0; i < count && selection && !state_->indexer; ++i)
+        std::copy_n(given(first + i), c.index_topk, own.data() + i * c.index_topk);
+      forward_chunk(*state_, slice(hidden, first, count), slice(out, first, count), cache, own.data(), cache.scratch, context, costs);
+      for (std::int64_t i = 0; i < count && selection && state_->indexer; ++i)
+        std::copy_n(own.data() + i * c.index_topk, std::min(c.index_topk, before + first + i + 1), given(first + i));
+    }
+  } catch (...) {  // interrupted, or a selection that cannot be: as if nothing had been appended
+    cache.length = before;
+    throw;
   }
 }
 

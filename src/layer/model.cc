@@ -185,8 +185,9 @@ void Session::append(std::span<const std::int32_t> tokens, std::span<float> logi
   try {
     for (std::int64_t first = 0; first < rows; first += step) {
       const std::int64_t count = std::min(step, rows - first);
-      const std::int64_t mine = std::clamp<std::int64_t>(first + count - (rows - wanted), 0, count);
-      state_->chunk(tokens.subspan(first, count), mine, logits.data() + (first + count - mine - (rows - wanted)) * c.vocab_size, context);
+      const std::int64_t unwanted = std::max<std::int64_t>(rows - wanted - first, 0), mine = std::max<std::int64_t>(count - unwanted, 0);
+      float* to = logits.data() + std::max<std::int64_t>(first - (rows - wanted), 0) * c.vocab_size;
+      state_->chunk(tokens.subspan(first, count), mine, to, context);
     }
   } catch (...) {  // interrupted: as if nothing had been appended
     for (LayerCache& cache : state_->caches) cache.state().length = before;

@@ -27,13 +27,17 @@ Score Model::score(std::span<const std::uint8_t> text, std::int64_t context, std
     throw Error(Status::invalid_argument, "model", "text", "", "has " + std::to_string(text.size()) + " bytes",
                 "at least 2", "the first is not predicted");
   if (context < 1) throw Error(Status::invalid_argument, "model", "context", "", "is " + std::to_string(context), "at least 1");
+  if (vocab_size() < 256)
+    throw Error(Status::invalid_argument, "model", "vocab_size", "", "is " + std::to_string(vocab_size()), "at least 256",
+                "tokens are bytes here");
   constexpr std::int64_t kRows = 256;  // logits held at once
   const std::int64_t all = std::int64_t(text.size()) - 1, vocab = vocab_size();
   std::vector<float> logits(std::size_t(kRows * vocab));
   std::vector<std::int32_t> tokens(kRows);
   Session session = start(mode);
   double sum = 0;
-  Score score{.predictions = all};
+  Score score;
+  score.predictions = all;
   const auto begin = std::chrono::steady_clock::now();
   for (std::int64_t window = 0; window < all; window += context) {
     session.reset();

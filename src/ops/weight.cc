@@ -114,7 +114,8 @@ PackedWeight::PackedWeight(const Tensor& t) {
   check.required(t, "weight");
   check.dtype(t, "weight", {DType::bf16, DType::i8});
   if (t.rank != 2 && t.rank != 3)
-    check.fail(Status::invalid_shape, "weight", "", "has rank " + std::to_string(t.rank), "2 ([K, N]) or 3 ([B, K, N])");
+    check.fail(Status::invalid_shape, "weight", "", "has rank " + std::to_string(t.rank),
+               "2 ([K, N]) or 3 ([B, K, N])");
   const bool stack = t.rank == 3;
   if (t.format == Format::packed) check.fail(Status::invalid_argument, "weight", "", "is packed already", "ND or NZ");
   if (stack && t.dtype == DType::i8)

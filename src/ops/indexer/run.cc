@@ -2,6 +2,7 @@
 #include "ops/indexer/run.hpp"
 
 #include <cstring>
+#include <limits>
 
 namespace dsakit::indexer {
 namespace {
@@ -61,8 +62,8 @@ Memory::Memory(Carver& carver, const Problem& p, const Plan& c, int threads)
 }
 
 Piece piece_at(const Problem& p, const Plan& c, const Memory& m, std::int64_t index) {
-  const std::int64_t* end = m.first_piece + p.sequences.count();
-  const std::int64_t b = std::upper_bound(m.first_piece, end + 1, index) - m.first_piece - 1;
+  const std::int64_t *begin = m.first_piece, *end = begin + p.sequences.count() + 1;
+  const std::int64_t b = std::upper_bound(begin, end, index) - begin - 1;
   Piece piece{.sequence = p.sequences.at(b), .i = 0, .n = 0, .first = 0, .last = 0, .number = 0, .of = 1, .list = 0};
   const std::int64_t local = index - m.first_piece[b];
   piece.of = c.pieces_of(piece.sequence);

@@ -29,7 +29,9 @@ struct Plan {
   bool joined = false;  // groups have several pieces: each piece has its own lists. Otherwise each worker has
   std::int64_t workers = 1;
 
-  std::int64_t pieces_of(const Sequence& s) const { return std::max<std::int64_t>((s.keys + piece - 1) / piece, 1); }
+  std::int64_t pieces_of(const Sequence& s) const {
+    return s.queries > 0 ? std::max<std::int64_t>((s.keys + piece - 1) / piece, 1) : 1;
+  }
   std::int64_t groups_of(const Sequence& s) const { return (s.rows + group - 1) / group; }
 };
 
@@ -93,15 +95,16 @@ struct Selection {
     std::byte* scorers = base + carver.bytes();
     const std::size_t scorer_size = scorer_bytes(p, cut);
 
-    std::int64_t pieces = 0, work = 0;
+    std::int64_t pieces = 0, pairs = 0;  // pairs of a query row and a key
     for (std::int64_t b = 0; b < p.sequences.count(); ++b) {
       const Sequence s = p.sequences.at(b);
       m.first_piece[b] = pieces;
       pieces += cut.groups_of(s) * cut.pieces_of(s);
-      work += s.rows * (s.keys + p.count);
+      pairs += s.queries * s.keys;
     }
     m.first_piece[p.sequences.count()] = pieces;
-    const double nanoseconds = double(work) * double(p.heads * p.dims) / 500;
+    const double output = 5.0 * double(p.sequences.total_rows) * double(p.count);  // ns, as is the next
+    const double scoring = double(pairs) * double(p.heads * p.dims) / 500 + output;
 
     auto score = [&](std::int64_t index, std::int64_t worker, int thread) {
       Piece piece = piece_at(p, cut, m, index);
@@ -138,16 +141,16 @@ struct Selection {
     };
 
     if (cut.joined) {
-      call.parallel_for(pieces, nanoseconds, [&](std::int64_t index, int thread) { score(index, index, thread); });
-      call.parallel_for(pieces, nanoseconds, [&](std::int64_t index, int thread) {
+      call.parallel_for(pieces, scoring, [&](std::int64_t index, int thread) { score(index, index, thread); });
+      call.parallel_for(pieces, output, [&](std::int64_t index, int thread) {
         const Piece piece = piece_at(p, cut, m, index);
         for (std::int64_t r = piece.number; r < piece.n; r += piece.of) finish_row(p, cut, m, piece, r, thread);
       });
     } else if (cut.workers >= threads) {
-      call.parallel_for(pieces, nanoseconds, [&](std::int64_t index, int thread) { score(index, thread, thread); });
+      call.parallel_for(pieces, scoring, [&](std::int64_t index, int thread) { score(index, thread, thread); });
     } else {  // lists so long that there is no room for one per thread
       for (std::int64_t first = 0; first < pieces; first += cut.workers)
-        call.parallel_for(std::min(cut.workers, pieces - first), nanoseconds,
+        call.parallel_for(std::min(cut.workers, pieces - first), scoring,
                           [&](std::int64_t i, int thread) { score(first + i, i, thread); });
     }
   }

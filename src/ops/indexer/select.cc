@@ -15,38 +15,35 @@ constexpr int kBuckets = 1 << Histogram::kBits;
 }  // namespace
 
 std::uint32_t keep_best(std::uint64_t* data, std::int64_t n, std::int64_t keep, Histogram& h) noexcept {
-  // Find the keep-th largest key: cut the range that holds it into equal buckets, until a bucket is one key wide.
-  std::uint32_t low = ~0u, high = 0;
+  std::uint32_t least = ~0u, most = 0;
   for (std::int64_t i = 0; i < n; ++i) {
-    low = std::min(low, key_of(data[i]));
-    high = std::max(high, key_of(data[i]));
+    least = std::min(least, key_of(data[i]));
+    most = std::max(most, key_of(data[i]));
   }
-  std::int64_t wanted = keep;  // of the keys in low..high
-  for (;;) {
+  // Find a number that exactly `keep` candidates reach: cut the range in equal buckets, go on with the one that holds
+  // the last of them, until all of it is wanted.
+  std::uint64_t low = std::uint64_t(least) << 32, high = std::uint64_t(most) << 32 | ~0u;
+  for (std::int64_t wanted = keep;;) {
     const int shift = std::max(int(std::bit_width(high - low)) - Histogram::kBits, 0);
     std::uint32_t* count = h.count[0];
     std::memset(count, 0, sizeof h.count[0]);
     for (std::int64_t i = 0; i < n; ++i) {
-      const std::uint32_t above = key_of(data[i]) - low;
+      const std::uint64_t above = data[i] - low;
       if (above <= high - low) ++count[above >> shift];
     }
-    std::uint32_t bucket = (high - low) >> shift;
+    std::uint64_t bucket = (high - low) >> shift;
     for (; wanted > count[bucket]; --bucket) wanted -= count[bucket];
     low += bucket << shift;
-    if (shift == 0) break;
-    high = std::min(high, low + ((1u << shift) - 1));
+    if (wanted == count[bucket]) break;
+    high = std::min(high, low + ((std::uint64_t{1} << shift) - 1));
   }
-  // All above `low`, and the first `wanted` of those equal to it.
   std::uint64_t* out = data;
   for (std::int64_t i = 0; i < n; ++i) {
     const std::uint64_t x = data[i];
-    const std::uint32_t key = key_of(x);
     *out = x;
-    const bool tie = key == low && wanted > 0;
-    wanted -= tie;
-    out += (key > low) | tie;
+    out += x >= low;
   }
-  return low + 1;
+  return key_of(low) + 1;  // a later candidate with the key of `low` loses to all that are kept
 }
 
 void sort_best_first(std::uint64_t* data, std::int64_t n, std::uint64_t* scratch, Histogram& h) noexcept {

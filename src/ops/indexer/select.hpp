@@ -4,8 +4,8 @@
 
 #include "kernels/order.hpp"
 
-// The best of a stream of scores. Candidates (order.hpp) arrive with ascending positions, so among equal scores the
-// earlier ones win by staying where they are, and selection and sort only look at the score's key.
+// The best of a stream of scores. Candidates (order.hpp) arrive with ascending positions: later ones need a better key,
+// and a stable sort by key alone puts equal scores in order.
 namespace dsakit::indexer {
 
 /// Counters of the radix passes.
@@ -14,8 +14,8 @@ struct Histogram {
   std::uint32_t count[3][1 << kBits];
 };
 
-/// Removes all but the `keep` best of data[0..n-1], n > keep > 0, without reordering. Returns the lowest key of a
-/// later candidate that could still belong to them.
+/// Removes all but the `keep` best of data[0..n-1], n > keep > 0, without reordering. Returns a key that
+/// a later candidate must reach to belong to them.
 std::uint32_t keep_best(std::uint64_t* data, std::int64_t n, std::int64_t keep, Histogram& h) noexcept;
 
 /// Longer lists are sorted in place.

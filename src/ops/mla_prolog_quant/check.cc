@@ -22,14 +22,14 @@ struct OutCache {
   const Tensor &in, &out;
   const char *name, *out_name;
   std::int64_t width;
-  const Tensor& target() const { return out ? out : in; }
   bool in_place() const { return !out || same_memory(); }
 
  private:
   bool same_memory() const {
     if (in.data != out.data || in.dtype != out.dtype) return false;
     const Rows a = prolog::flat_rows(in, width), b = prolog::flat_rows(out, width);
-    return same_storage(in, out) || (a.count == b.count && a.uniform_stride >= 0 && a.uniform_stride == b.uniform_stride);
+    return same_storage(in, out) ||
+           (a.count == b.count && a.uniform_stride >= 0 && a.uniform_stride == b.uniform_stride);
   }
 };
 
@@ -40,8 +40,7 @@ void check_chip_sizes(const Check& check, const MlaPrologQuantArgs& a, const Siz
              "has shape " + brackets({a.w_uk.shape.data(), 3}), "[128, 128, 512]");
   check.chip(s.rope == 64, "cos", "has Dr " + std::to_string(s.rope), "64");
   check.chip(s.cache.block_size == 128, "kv_cache", "has block_size " + std::to_string(s.cache.block_size), "128");
-  if (s.quantised)
-    check.chip(s.groups == 4, "k_scale_cache", "has " + std::to_string(s.groups) + " groups", "4");
+  if (s.quantised) check.chip(s.groups == 4, "k_scale_cache", "has " + std::to_string(s.groups) + " groups", "4");
 }
 
 }  // namespace
@@ -83,7 +82,6 @@ Sizes check_shapes(const Check& check, const MlaPrologQuantArgs& a) {
   s.cache = prolog::check_cache_shape(check, a.kv_cache, "kv_cache", s.latent, nullptr, "Hckv of w_uk");
   prolog::check_cache_shape(check, a.kr_cache, "kr_cache", s.rope, &s.cache, "blocks of kv_cache, Dr of cos");
   if (s.quantised) {
-    check.required(a.k_scale_cache, "k_scale_cache");
     const Tensor& t = a.k_scale_cache;
     s.groups = t.rank == 4 || s.cache.rows == 0 ? last_axis(check, t, "k_scale_cache", "G")
                                                 : std::max<std::int64_t>(t.elements() / s.cache.rows, 1);
@@ -160,6 +158,7 @@ namespace {
 /// The part of the door that concerns inputs only: what infer() asks too.
 Sizes check_inputs(const Check& check, const MlaPrologQuantArgs& a) {
   prolog::check_presence(check, prolog::Parameters(a, MlaPrologQuantOuts{}));
+  if (a.dequant_scale.elements() > 0) check.required(a.k_scale_cache, "k_scale_cache");
   check_cache_mode(check, a.cache_mode);
   const Sizes s = check_shapes(check, a);
   check_dtypes(check, a, s);
@@ -205,7 +204,8 @@ Problem check(const MlaPrologQuantArgs& a, const MlaPrologQuantOuts& o) {
   static const Tensor absent;
   for (int i = 0; i < all.count; ++i) {  // a cache written in place is one tensor, under its own name
     auto& p = all.list[i];
-    const bool scales = p.tensor == &a.k_scale_cache || p.tensor == &o.k_scale_cache_out || p.tensor == &o.q_norm_scale_out;
+    const bool scales =
+        p.tensor == &a.k_scale_cache || p.tensor == &o.k_scale_cache_out || p.tensor == &o.q_norm_scale_out;
     if (scales && !s.quantised) p.tensor = &absent;  // passed through
     for (int c = 0; c < cache_count; ++c) {
       if (!caches[c].in_place()) continue;
@@ -215,7 +215,7 @@ Problem check(const MlaPrologQuantArgs& a, const MlaPrologQuantOuts& o) {
   }
   prolog::check_memory(check, all);
 
-  Problem problem{.mla = resolve(check, a, s), .copies = {}, .copy_count = 0};
+  Problem problem{.mla = resolve(check, a, s)};
   prolog::MlaProblem& p = problem.mla;
   p.q_norm = prolog::flat_rows(o.q_norm_out, s.rank);
   if (s.quantised) p.q_norm_scale = prolog::flat_rows(o.q_norm_scale_out, 1);
@@ -224,9 +224,8 @@ Problem check(const MlaPrologQuantArgs& a, const MlaPrologQuantOuts& o) {
   Rows* const targets[] = {&p.kv_cache, &p.kr_cache, &p.k_scale_cache};
   for (int c = 0; c < cache_count; ++c) {
     if (caches[c].in_place()) continue;
-    const Rows from = *targets[c];
     *targets[c] = prolog::flat_rows(caches[c].out, caches[c].width);
-    problem.copies[problem.copy_count++] = {from, *targets[c], caches[c].width * size_of(caches[c].in.dtype)};
+    problem.copies[problem.copy_count++] = {caches[c].in, caches[c].out, caches[c].width};
   }
   return problem;
 }

@@ -13,11 +13,11 @@ namespace dsakit::mla_prolog_quant_op {
 struct Problem {
   prolog::MlaProblem mla;
   struct Copy {  // an out cache of its own: receives the input's rows first
-    Rows from, to;
-    std::int64_t bytes;
+    Tensor from, to;
+    std::int64_t width;
   };
-  Copy copies[3];
-  int copy_count;
+  Copy copies[3]{};
+  int copy_count = 0;
 };
 
 Problem check(const MlaPrologQuantArgs&, const MlaPrologQuantOuts&);

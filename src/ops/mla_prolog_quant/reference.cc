@@ -36,14 +36,15 @@ void one_token(const prolog::MlaProblem& p, std::int64_t t) {
     Row q(static_cast<std::size_t>(width));
     for (std::int64_t j = 0; j < width; ++j) {
       const double sum = product(q_norm, p.w_uq_qr, 0, h * width + j, 0, p.rank);  // exact for int8
-      q[std::size_t(j)] = p.quantised ? bf16_of(dequantise(std::int64_t(sum), scale,
-                                                           *p.channel_scale.row<const float>(h * width + j)))
-                                      : bf16_of(sum);
+      q[std::size_t(j)] =
+          p.quantised ? bf16_of(dequantise(std::int64_t(sum), scale, *p.channel_scale.row<const float>(h * width + j)))
+                      : bf16_of(sum);
     }
     bf16* nope = p.query_nope.row<bf16>(t * p.heads + h);
     for (std::int64_t j = 0; j < p.latent; ++j) nope[j] = to_bf16_once(product(q, p.w_uk, h, j, 0, p.nope));
     const Row rotated = rope_to_half(Row(q.begin() + p.nope, q.end()), cos, sin);
-    for (std::int64_t j = 0; j < p.rope; ++j) p.query_rope.row<bf16>(t * p.heads + h)[j] = to_bf16(rotated[std::size_t(j)]);
+    for (std::int64_t j = 0; j < p.rope; ++j)
+      p.query_rope.row<bf16>(t * p.heads + h)[j] = to_bf16(rotated[std::size_t(j)]);
   }
 
   // 7-9: the latent and the rotated key
@@ -70,11 +71,12 @@ void one_token(const prolog::MlaProblem& p, std::int64_t t) {
 
 void mla_prolog_quant(const MlaPrologQuantArgs& a, const MlaPrologQuantOuts& o) {
   const auto problem = mla_prolog_quant_op::check(a, o);
-  for (int i = 0; i < problem.copy_count; ++i)
-    for (std::int64_t r = 0; r < problem.copies[i].from.count; ++r)
-      std::memcpy(problem.copies[i].to.row<std::byte>(0) + problem.copies[i].to.offset(r) * size_of(problem.copies[i].to.tensor.dtype),
-                  problem.copies[i].from.row<std::byte>(0) + problem.copies[i].from.offset(r) * size_of(problem.copies[i].from.tensor.dtype),
-                  std::size_t(problem.copies[i].bytes));
+  for (int i = 0; i < problem.copy_count; ++i) {
+    const auto& [from, to, width] = problem.copies[i];
+    const Rows source = prolog::flat_rows(from, width), target = prolog::flat_rows(to, width);
+    for (std::int64_t r = 0; r < source.count; ++r)
+      std::memcpy(prolog::row_bytes(target, r), prolog::row_bytes(source, r), std::size_t(width * size_of(from.dtype)));
+  }
   for (std::int64_t t = 0; t < problem.mla.tokens; ++t) one_token(problem.mla, t);
 }
 

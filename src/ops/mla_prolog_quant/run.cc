@@ -8,26 +8,23 @@ struct Parts {
   prolog::HiddenTile hidden;
   prolog::MlaProlog mla;
 
-  Parts(const Problem& p, const Kernels& kernels, bool same_products, int threads, Carver memory)
-      : Parts(p, kernels, same_products, threads, &memory) {}
-  std::size_t bytes;
-
- private:
-  Parts(const Problem& p, const Kernels& kernels, bool same_products, int threads, Carver* memory)
-      : hidden(p.mla.x, p.mla.hidden, p.mla.numerics.halves_first_sum, same_products, *memory),
-        mla(p.mla, kernels, hidden, same_products, threads, *memory),
-        bytes(memory->bytes()) {}
+  Parts(const Problem& p, const Kernels& kernels, bool same_products, int threads, Carver& memory)
+      : hidden(p.mla.x, p.mla.hidden, p.mla.numerics.halves_first_sum, same_products, memory),
+        mla(p.mla, kernels, hidden, same_products, threads, memory) {}
 };
 
 }  // namespace
 
 std::size_t workspace(const Problem& p, const Kernels& kernels, bool same_products, int threads) {
-  return Parts(p, kernels, same_products, threads, Carver()).bytes;
+  Carver measure;
+  Parts(p, kernels, same_products, threads, measure);
+  return measure.bytes();
 }
 
 void run(const Problem& p, Call& call) {
-  for (int i = 0; i < p.copy_count; ++i) prolog::copy_rows(call, p.copies[i].from, p.copies[i].to, p.copies[i].bytes);
-  Parts parts(p, call.kernels(), call.same_products(), call.threads(), Carver(call.memory()));
+  for (int i = 0; i < p.copy_count; ++i) prolog::copy_rows(call, p.copies[i].from, p.copies[i].to, p.copies[i].width);
+  Carver memory(call.memory());
+  Parts parts(p, call.kernels(), call.same_products(), call.threads(), memory);
   prolog::run_tiles(call, p.mla.tokens, parts.hidden, parts.mla);
 }
 

@@ -49,8 +49,7 @@ CacheShape check_cache_shape(const Check& check, const Tensor& t, const char* na
       check.fail(Status::invalid_shape, name, "", shape_text(t),
                  "[block_num, block_size, 1, " + std::to_string(width) + "]");
     cache = {t.shape[0] * t.shape[1], t.shape[0], t.shape[1]};
-    if (cache.block_size < 1)
-      check.fail(Status::invalid_shape, name, "", "has block_size 0", "at least 1");
+    if (cache.block_size < 1) check.fail(Status::invalid_shape, name, "", "has block_size 0", "at least 1");
   } else {
     cache.rows = t.elements() / width;
     check.rows(t, name, cache.rows, {width}, why);

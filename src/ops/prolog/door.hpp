@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <type_traits>
@@ -58,5 +59,8 @@ void check_finite(const Check& check, const Parameters& parameters);
 
 /// The rows of width `width` of a tensor that has been checked: flat, whatever its axes.
 inline Rows flat_rows(const Tensor& t, std::int64_t width) { return Rows(t, width == 1 ? 0 : 1); }
+inline std::byte* row_bytes(const Rows& rows, std::int64_t r) {
+  return static_cast<std::byte*>(rows.tensor.data) + rows.offset(r) * size_of(rows.tensor.dtype);
+}
 
 }  // namespace dsakit::prolog

@@ -76,7 +76,9 @@ inline float rowq_p(const float* x, std::int64_t n, std::int8_t* codes) {
 }
 
 /// int32 -> fp32, times the token's scale, times the channel's.
-inline float dequantise(std::int64_t acc, float token, float channel) { return float(std::int32_t(acc)) * token * channel; }
+inline float dequantise(std::int64_t acc, float token, float channel) {
+  return float(std::int32_t(acc)) * token * channel;
+}
 
 /// De-interleaves, then rotates halves.
 inline Row rope_to_half(const Row& v, const Row& cos, const Row& sin) {

@@ -32,8 +32,8 @@ MlaProlog::MlaProlog(const MlaProblem& problem, const Kernels& kernels, const Hi
 }
 
 MlaProlog::Scratch MlaProlog::carve(Carver& memory) const {
-  const std::int64_t panel = std::max({p_.w_dq.scratch_bytes(), p_.w_dkv_kr.scratch_bytes(),
-                                       p_.w_uq_qr.scratch_bytes(), p_.w_uk.scratch_bytes()});
+  const std::int64_t panel = std::max(
+      {p_.w_dq.scratch_bytes(), p_.w_dkv_kr.scratch_bytes(), p_.w_uq_qr.scratch_bytes(), p_.w_uk.scratch_bytes()});
   return {memory.take<std::byte>(panel), memory.take<float>(kTile * kPanel), memory.take<float>(kTile * kPanel),
           memory.take<float>(2 * std::max(p_.rank, p_.latent + p_.rope)),
           memory.take<float>(same_products_ ? kTile * p_.nope : 0)};
@@ -54,10 +54,14 @@ void MlaProlog::begin(std::int64_t first, int count) {
 
 std::int64_t MlaProlog::tasks(Stage stage) const {
   switch (stage) {
-    case Stage::hidden_products: return p_.w_dq.panels() + p_.w_dkv_kr.panels();
-    case Stage::rows: return 2 * count_;
-    case Stage::query_products: return p_.w_uq_qr.panels();
-    case Stage::heads: return p_.heads;
+    case Stage::hidden_products:
+      return p_.w_dq.panels() + p_.w_dkv_kr.panels();
+    case Stage::rows:
+      return 2 * count_;
+    case Stage::query_products:
+      return p_.w_uq_qr.panels();
+    case Stage::heads:
+      return p_.heads;
   }
   return 0;
 }
@@ -68,7 +72,8 @@ double MlaProlog::time(Stage stage) const {
       const double weights = double(p_.hidden) * double(p_.rank + p_.latent + p_.rope);
       return product_time(weights * 2, weights * count_);
     }
-    case Stage::rows: return double(count_ * (p_.rank + p_.latent + p_.rope));
+    case Stage::rows:
+      return double(count_ * (p_.rank + p_.latent + p_.rope));
     case Stage::query_products: {
       const double weights = double(p_.rank) * double(q_width_);
       return product_time(weights * (p_.quantised ? 1 : 2), weights * count_);
@@ -85,10 +90,14 @@ void MlaProlog::task(Stage stage, std::int64_t i, int thread) const {
   Carver memory(scratch_ + thread * scratch_bytes_);
   const Scratch s = carve(memory);
   switch (stage) {
-    case Stage::hidden_products: return hidden_panel(i, s);
-    case Stage::rows: return i < count_ ? query_row(int(i), s) : key_row(int(i - count_), s);
-    case Stage::query_products: return query_panel(i, s);
-    case Stage::heads: return head(i, s);
+    case Stage::hidden_products:
+      return hidden_panel(i, s);
+    case Stage::rows:
+      return i < count_ ? query_row(int(i), s) : key_row(int(i - count_), s);
+    case Stage::query_products:
+      return query_panel(i, s);
+    case Stage::heads:
+      return head(i, s);
   }
 }
 

@@ -18,10 +18,10 @@ struct MlaProblem {
   Weight w_dq, w_uq_qr, w_uk, w_dkv_kr;
   const bf16 *gamma_cq, *gamma_ckv;
   Rows x, cos, sin;
-  Rows channel_scale;            // quantised: f32, one per column of w_uq_qr
-  Rows cache_index;              // i64
-  Rows q_norm, q_norm_scale;     // written per token unless without memory
-  Rows query_nope, query_rope;   // written, one row per (token, head)
+  Rows channel_scale;                      // quantised: f32, one per column of w_uq_qr
+  Rows cache_index;                        // i64
+  Rows q_norm, q_norm_scale;               // written per token unless without memory
+  Rows query_nope, query_rope;             // written, one row per (token, head)
   Rows kv_cache, kr_cache, k_scale_cache;  // written, one row per slot
 };
 

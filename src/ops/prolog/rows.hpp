@@ -10,11 +10,11 @@ namespace dsakit::prolog {
 
 /// Where the two families of the documents round differently (docs/operators/mla_prolog.md, "Numerics").
 struct Numerics {
-  bool halves_first_sum;         // x W_dq is two sums over half the inputs each, added in fp32; else one sum
-  bool mean_in_terms;            // mean of squares: every term times 1/n, then the sum; else the sum times 1/n
-  bool reciprocal_root;          // g * (x * (1/r)); else (x / r) * g
-  bool rounds_before_quantising; // bf16 between norm and int8
-  bool reciprocal_scale;         // scale = 1 / (127/a); else a / 127
+  bool halves_first_sum;          // x W_dq is two sums over half the inputs each, added in fp32; else one sum
+  bool mean_in_terms;             // mean of squares: every term times 1/n, then the sum; else the sum times 1/n
+  bool reciprocal_root;           // g * (x * (1/r)); else (x / r) * g
+  bool rounds_before_quantising;  // bf16 between norm and int8
+  bool reciprocal_scale;          // scale = 1 / (127/a); else a / 127
 };
 inline constexpr Numerics kPyPto = {true, true, true, true, true};
 inline constexpr Numerics kTorchNpu = {false, false, false, false, false};
@@ -63,8 +63,8 @@ inline void bias_codes(const std::int8_t* codes, std::int64_t n, std::uint8_t* b
 enum class RopeLayout { half, interleaved, interleaved_to_half };
 
 /// y = rotated x, 2 * half values; cos and sin are used at all of them as given. y is not x.
-inline void rope(RopeLayout layout, const float* __restrict x, const float* __restrict cos,
-                 const float* __restrict sin, std::int64_t half, float* __restrict y) {
+inline void rope(RopeLayout layout, const float* __restrict x, const float* __restrict cos, const float* __restrict sin,
+                 std::int64_t half, float* __restrict y) {
   switch (layout) {
     case RopeLayout::half:
       for (std::int64_t j = 0; j < half; ++j) {

@@ -3,6 +3,8 @@
 
 #include <cstring>
 
+#include "ops/prolog/door.hpp"
+
 namespace dsakit::prolog {
 
 HiddenTile::HiddenTile(const Rows& x, std::int64_t width, bool halves, bool same_products, Carver& memory)
@@ -47,14 +49,13 @@ TileSlots::TileSlots(const Rows& index, bool cache_has_rows, std::int64_t first,
   }
 }
 
-void copy_rows(Call& call, const Rows& from, const Rows& to, std::int64_t bytes) {
+void copy_rows(Call& call, const Tensor& from, const Tensor& to, std::int64_t width) {
   constexpr std::int64_t kRows = 256;
-  const std::int64_t size = size_of(from.tensor.dtype);
-  const auto* source = static_cast<const std::byte*>(from.tensor.data);
-  auto* target = static_cast<std::byte*>(to.tensor.data);
-  call.parallel_for((from.count + kRows - 1) / kRows, double(from.count * bytes) / 10, [&](std::int64_t i, int) {
-    for (std::int64_t r = i * kRows, end = std::min(r + kRows, from.count); r < end; ++r)
-      std::memcpy(target + to.offset(r) * size, source + from.offset(r) * size, std::size_t(bytes));
+  const Rows source = flat_rows(from, width), target = flat_rows(to, width);
+  const std::int64_t bytes = width * size_of(from.dtype);
+  call.parallel_for((source.count + kRows - 1) / kRows, double(source.count * bytes) / 10, [&](std::int64_t i, int) {
+    for (std::int64_t r = i * kRows, end = std::min(r + kRows, source.count); r < end; ++r)
+      std::memcpy(row_bytes(target, r), row_bytes(source, r), std::size_t(bytes));
   });
 }
 

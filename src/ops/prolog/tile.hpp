@@ -94,7 +94,7 @@ class TileSlots {
   std::int64_t slot_[kTile];
 };
 
-/// Copies `rows` rows of `bytes` from one cache to another.
-void copy_rows(Call& call, const Rows& from, const Rows& to, std::int64_t bytes);
+/// Copies all rows of a cache to another.
+void copy_rows(Call& call, const Tensor& from, const Tensor& to, std::int64_t width);
 
 }  // namespace dsakit::prolog

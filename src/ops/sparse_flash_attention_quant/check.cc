@@ -189,44 +189,49 @@ Problem check(const Args& a, const Outs& o) {
   }
 
   const Rows none(Tensor{}, 0);
-  Problem p{.attention = {.query = c.rows(a.query_nope, "query_nope", s.queries, {s.latent}, ""),
-                          .query_rope = c.rows(a.query_rope, "query_rope", s.queries, {s.rope}, ""),
-                          .keys = {.rows = {.data = nullptr,
-                                            .page_stride = a.block_size,
-                                            .row_stride = 1,
-                                            .page_size = a.block_size,
-                                            .table = static_cast<const std::int32_t*>(a.block_table.data),
-                                            .table_stride = a.block_table.stride[0],
-                                            .table_step = a.block_table.stride[1]},
-                                   .latent = c.rows(a.key_nope_2d, "key_nope_2d", s.rows, {s.latent}, ""),
-                                   .rope = c.rows(a.key_rope_2d, "key_rope_2d", s.rows, {s.rope}, ""),
-                                   .scales = none},
-                          .out = Rows(out, 1),
-                          .tokens = a.b * a.s1,
-                          .heads = a.nq,
-                          .latent = int(s.latent),
-                          .rope = int(s.rope),
-                          .scale = float(a.softmax_scale)},
-            .lists = c.rows(a.topk_indices, "topk_indices", a.b * a.s1, {a.topk_indices.shape[a.topk_indices.rank - 1]}, ""),
-            .act = act,
-            .act_step = act_step,
-            .s1 = a.s1,
-            .topk = a.topk};
+  Problem p{
+      .attention = {.query = c.rows(a.query_nope, "query_nope", s.queries, {s.latent}, ""),
+                    .query_rope = c.rows(a.query_rope, "query_rope", s.queries, {s.rope}, ""),
+                    .keys = {.rows = {.data = nullptr,
+                                      .page_stride = a.block_size,
+                                      .row_stride = 1,
+                                      .page_size = a.block_size,
+                                      .table = static_cast<const std::int32_t*>(a.block_table.data),
+                                      .table_stride = a.block_table.stride[0],
+                                      .table_step = a.block_table.stride[1]},
+                             .latent = c.rows(a.key_nope_2d, "key_nope_2d", s.rows, {s.latent}, ""),
+                             .rope = c.rows(a.key_rope_2d, "key_rope_2d", s.rows, {s.rope}, ""),
+                             .scales = none},
+                    .out = Rows(out, 1),
+                    .tokens = a.b * a.s1,
+                    .heads = a.nq,
+                    .latent = int(s.latent),
+                    .rope = int(s.rope),
+                    .scale = float(a.softmax_scale)},
+      .lists = c.rows(a.topk_indices, "topk_indices", a.b * a.s1, {a.topk_indices.shape[a.topk_indices.rank - 1]}, ""),
+      .act = act,
+      .act_step = act_step,
+      .s1 = a.s1,
+      .topk = a.topk};
   if (std::has_single_bit(std::uint64_t(a.block_size))) {
     const int shift = std::countr_zero(std::uint64_t(a.block_size));
     check_lists(c, p, a.block_table, s.blocks, [=](std::uint32_t position) { return std::int64_t(position) >> shift; });
   } else {
-    check_lists(c, p, a.block_table, s.blocks,
-                [size = a.block_size](std::uint32_t position) { return std::int64_t(position) / size; });
+    // A division per entry would be most of the cost: with both below 2^31, multiplying by 2^63 / size is exact.
+    const auto size = std::uint64_t(std::min<std::int64_t>(a.block_size, INT32_MAX));
+    const std::uint64_t inverse = (std::uint64_t{1} << 63) / size + 1;
+    check_lists(c, p, a.block_table, s.blocks, [=](std::uint32_t position) {
+      return std::int64_t(static_cast<unsigned __int128>(position) * inverse >> 63);
+    });
   }
 
   c.chip(p.attention.tokens > 0 && s.rows > 0, "query_nope", "has no rows, or key_nope_2d has none", "at least 1");
   const struct {
     const Tensor& t;
     const char* name;
-  } inputs[] = {{a.query_nope, "query_nope"},       {a.query_rope, "query_rope"},     {a.key_nope_2d, "key_nope_2d"},
-                {a.key_rope_2d, "key_rope_2d"},     {a.k_nope_scales, "k_nope_scales"}, {a.topk_indices, "topk_indices"},
-                {a.block_table, "block_table"},     {a.kv_act_seqs, "kv_act_seqs"}};
+  } inputs[] = {{a.query_nope, "query_nope"},   {a.query_rope, "query_rope"},       {a.key_nope_2d, "key_nope_2d"},
+                {a.key_rope_2d, "key_rope_2d"}, {a.k_nope_scales, "k_nope_scales"}, {a.topk_indices, "topk_indices"},
+                {a.block_table, "block_table"}, {a.kv_act_seqs, "kv_act_seqs"}};
   for (const auto& x : inputs) c.no_overlap(out, "attention_out", x.t, x.name);
   c.chip(a.nq == 128, "nq", "is " + std::to_string(a.nq), "128");
   c.chip(a.topk == 2048, "topk", "is " + std::to_string(a.topk), "2048");

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dsakit/model.hpp"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "arrays.hpp"
+#include "core/check.hpp"
+#include "module.hpp"
+
+namespace dsakit::python {
+namespace {
+
+using Mode = std::optional<std::string>;
+
+/// The attention of one layer with the cache of one sequence.
+class Layer {
+ public:
+  Layer(AttentionLayer attention, std::string mode, std::int64_t page_size)
+      : attention_(std::move(attention)), cache_(attention_.make_cache(mode, page_size)) {}
+
+  const AttentionLayer& attention() const { return attention_; }
+  const LayerCache& cache() const { return cache_; }
+
+  void reset(const Mode& mode, std::optional<std::int64_t> page_size) {
+    if (mode || page_size)
+      cache_ = attention_.make_cache(mode.value_or(std::string(cache_.mode())), page_size.value_or(cache_.page_size()));
+    else cache_.reset();
+  }
+
+  /// `step`: one token, which may come without its axis.
+  nb::object forward(nb::handle hidden, nb::handle out, nb::handle selection, bool step) {
+    const char* op = step ? "decode" : "prefill";
+    Arrays arrays(op);
+    const Check check(op, Level::portable);
+    Tensor x = arrays.read(hidden.ptr(), "hidden", false), y = arrays.read(out.ptr(), "out", true);
+    const Tensor chosen = arrays.read(selection.ptr(), "selection", attention_.has_indexer());
+    check.required(x, "hidden");
+    nb::object result = nb::borrow(out);
+    if (!y) {
+      Tensor shape = x;
+      shape.dtype = DType::bf16;
+      result = arrays.allocate(shape);
+      y = arrays.read(result.ptr(), "out", true);
+    }
+    if (step) {
+      for (Tensor* t : {&x, &y})
+        if (t->rank == 1) {
+          t->rank = 2;
+          t->shape[1] = t->shape[0], t->stride[1] = t->stride[0];
+          t->shape[0] = 1, t->stride[0] = t->shape[1];
+        }
+      check.shape(x, "hidden", {1, attention_.hidden_size()}, "one token");
+    }
+    nb::gil_scoped_release release;
+    attention_.forward(x, y, cache_, chosen, context());
+    return result;
+  }
+
+ private:
+  AttentionLayer attention_;
+  LayerCache cache_;
+};
+
+/// What Python holds: the model, its config.json as it was read, its layers.
+struct PyModel {
+  explicit PyModel(const std::string& folder) : model(folder) {
+    const nb::object file = nb::module_::import_("builtins").attr("open")(folder + "/config.json", "rb");
+    config = nb::module_::import_("json").attr("load")(file);
+    file.attr("close")();
+  }
+  /// The one given, or the most economical that this model can run.
+  std::string mode(const Mode& wish) const { return wish ? *wish : std::string(model.modes().back()); }
+
+  Model model;
+  nb::object config, layers;
+};
+
+std::span<const std::int32_t> tokens_of(Arrays& arrays, nb::handle tokens) {
+  const Check check("model", Level::portable);
+  if (tokens.is_none()) check.required({}, "tokens");
+  const Tensor t = arrays.integers(tokens.ptr(), "tokens", Status::invalid_argument);
+  check.dtype(t, "tokens", {DType::i32});
+  check.rank(t, "tokens", 1, "");
+  check.readable(t, "tokens");
+  return {static_cast<const std::int32_t*>(t.data), std::size_t(t.elements())};
+}
+
+nb::object logits(const PyModel& self, nb::handle tokens, const Mode& mode) {
+  Arrays arrays("model");
+  const std::span<const std::int32_t> ids = tokens_of(arrays, tokens);
+  const nb::object result = arrays.allocate(shaped(DType::f32, {std::int64_t(ids.size()), self.model.vocab_size()}));
+  const Tensor out = arrays.read(result.ptr(), "logits", true);
+  nb::gil_scoped_release release;
+  self.model.start(self.mode(mode))
+      .append(ids, {static_cast<float*>(out.data), std::size_t(out.elements())}, context());
+  return result;
+}
+
+std::vector<std::int32_t> generate(const PyModel& self, nb::handle tokens, std::int64_t n, const Mode& mode,
+                                   double temperature, std::uint64_t seed) {
+  Arrays arrays("model");
+  const std::span<const std::int32_t> prompt = tokens_of(arrays, tokens);
+  nb::gil_scoped_release release;
+  return self.model.generate(prompt, n, self.mode(mode), temperature, seed, context());
+}
+
+}  // namespace
+
+void bind_model(nb::module_& m) {
+  nb::class_<Layer>(m, "Layer",
+                    "The attention of one layer, from normalised hidden states to what is added to the residual, with "
+                    "the cache of one\n"
+                    "sequence. Layer(folder, index) loads it alone, also from a model whose MLPs Model refuses.")
+      .def(
+          "__init__",
+          [](Layer* self, nb::handle folder, int index, const std::string& mode, std::int64_t page_size) {
+            new (self) Layer(AttentionLayer(path_of(folder), index), mode, page_size);
+          },
+          nb::arg("folder"), nb::arg("index"), nb::arg("mode") = "sparse_w8a8", nb::arg("page_size") = kDefaultPageSize)
+      .def(
+          "prefill",
+          [](Layer& self, nb::handle hidden, nb::handle out, nb::handle selection) {
+            return self.forward(hidden, out, selection, false);
+          },
+          nb::arg("hidden").none(), nb::kw_only(), nb::arg("out") = nb::none(), nb::arg("selection") = nb::none(),
+          "Append tokens: hidden bf16 [T, hidden_size] -> same shape, bf16 (or `out`, bf16 or fp32). `selection`, "
+          "int32\n"
+          "[T, index_topk]: written by a layer with an indexer, read by one without.")
+      .def(
+          "decode",
+          [](Layer& self, nb::handle hidden, nb::handle out, nb::handle selection) {
+            return self.forward(hidden, out, selection, true);
+          },
+          nb::arg("hidden").none(), nb::kw_only(), nb::arg("out") = nb::none(), nb::arg("selection") = nb::none(),
+          "Append one token, [hidden_size] or [1, hidden_size]; as prefill otherwise, with the same bits.")
+      .def(
+          "copy", [](const Layer& self) { return Layer(self); },
+          "An independent sequence with the same tokens; shares the weights.")
+      .def("__copy__", [](const Layer& self) { return Layer(self); })
+      .def("reset", &Layer::reset, nb::arg("mode") = nb::none(), nb::arg("page_size") = nb::none(),
+           "Forget the tokens; with an argument, go on in that mode or page size.")
+      .def("__len__", [](const Layer& self) { return self.cache().length(); })
+      .def_prop_ro("mode", [](const Layer& self) { return std::string(self.cache().mode()); })
+      .def_prop_ro("page_size", [](const Layer& self) { return self.cache().page_size(); })
+      .def_prop_ro("cache_bytes", [](const Layer& self) { return self.cache().bytes(); })
+      .def_prop_ro("hidden_size", [](const Layer& self) { return self.attention().hidden_size(); })
+      .def_prop_ro("index_topk", [](const Layer& self) { return self.attention().index_topk(); })
+      .def_prop_ro("has_indexer", [](const Layer& self) { return self.attention().has_indexer(); });
+
+  nb::class_<PyModel>(
+      m, "Model",
+      "A language model in Hugging Face layout (DeepSeek-V3.2 or GLM-5 names, dense MLPs). Modes: \"dense_bf16\",\n"
+      "\"sparse_bf16\", \"sparse_w8a8\"; mode=None is the last of those it can run.")
+      .def(
+          "__init__", [](PyModel* self, nb::handle path) { new (self) PyModel(path_of(path)); }, nb::arg("path"))
+      .def("logits", logits, nb::arg("tokens").none(), nb::arg("mode") = nb::none(),
+           "float32 [T, vocab_size] for tokens (integers, or the bytes of a byte-level model) from an empty context.")
+      .def("generate", generate, nb::arg("tokens").none(), nb::arg("n"), nb::arg("mode") = nb::none(),
+           nb::arg("temperature") = 0.0, nb::arg("seed") = 0,
+           "n tokens that continue `tokens`, as a list: the most likely ones, or drawn at a temperature.")
+      .def_prop_ro(
+          "layers",
+          [](PyModel& self) {
+            if (!self.layers.is_valid()) {
+              nb::list layers;
+              for (int i = 0; i < self.model.layers(); ++i)
+                layers.append(Layer(self.model.attention(i), self.mode({}), kDefaultPageSize));
+              self.layers = nb::tuple(layers);
+            }
+            return self.layers;
+          },
+          "The attention layers, each with an empty cache of its own at first; they share the weights.")
+      .def_ro("config", &PyModel::config)
+      .def_prop_ro("modes",
+                   [](const PyModel& self) {
+                     nb::list modes;
+                     for (std::string_view mode : self.model.modes()) modes.append(nb::str(mode.data(), mode.size()));
+                     return nb::tuple(modes);
+                   })
+      .def_prop_ro("vocab_size", [](const PyModel& self) { return self.model.vocab_size(); })
+      .def_prop_ro("hidden_size", [](const PyModel& self) { return self.model.hidden_size(); })
+      .def_prop_ro("index_topk", [](const PyModel& self) { return self.model.index_topk(); });
+}
+
+}  // namespace dsakit::python

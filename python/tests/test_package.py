@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package around the operators: names, signatures, classes of refusals, threads, the command, interruption."""
+
+import inspect
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import dsakit
+
+OPERATORS = [
+    "dynamic_quant",
+    "lightning_indexer",
+    "lightning_indexer_prolog_quant",
+    "mla_indexer_prolog_quant",
+    "mla_prolog_quant",
+    "quant_lightning_indexer",
+    "sparse_flash_attention_quant",
+]
+SIGNATURES = {
+    "dynamic_quant": "(input, *, smooth_scales=None, group_index=None, dst_type=None, quant_mode='pertoken', "
+    "dst_type_max=0.0",
+    "lightning_indexer": "(query, key, weights, *, actual_seq_lengths_query=None, actual_seq_lengths_key=None, "
+    "block_table=None, "
+    "layout_query='BSND', layout_key='BSND', sparse_count=2048, sparse_mode=3, "
+    "pre_tokens=9223372036854775807, next_tokens=9223372036854775807, return_value=False",
+    "lightning_indexer_prolog_quant": "(x, q_norm, q_norm_scale, w_qb, w_qb_scale, wk, w_proj, ln_gamma_k, ln_beta_k, "
+    "cos, sin, "
+    "hadamard_q, hadamard_k, k_cache, k_scale_cache, k_cache_index, *, "
+    "layernorm_epsilon_k=1e-06, rope_layout='half', layout_query='TND', layout_key='PA_BSND'",
+    "mla_prolog_quant": "(token_x, w_dq, w_uq_qr, dequant_scale, w_uk, w_dkv_kr, gamma_cq, gamma_ckv, "
+    "cos, sin, cache_index, "
+    "kv_cache, kr_cache, k_scale_cache=None, *, q_norm_out=None",
+    "quant_lightning_indexer": "(query, key, weights, query_dequant_scale, key_dequant_scale, query_quant_mode=0, "
+    "key_quant_mode=0, *, actual_seq_lengths_query=None",
+    "sparse_flash_attention_quant": "(query_nope, query_rope, key_nope_2d, key_rope_2d, k_nope_scales, topk_indices, "
+    "block_table, kv_act_seqs, *, b, s1, nq, n_kv=1, softmax_scale, topk, block_size",
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operators_have_a_readable_twin(name):
+    fast, twin = getattr(dsakit, name), getattr(dsakit.reference, name)
+    assert fast.__name__ == twin.__name__ == name and fast.__doc__
+    assert set(inspect.signature(twin).parameters) - set(inspect.signature(fast).parameters) <= {"p_rounding"}
+    assert "level" in inspect.signature(fast).parameters
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signatures_are_the_documented_ones(name):
+    assert str(inspect.signature(getattr(dsakit, name))).startswith(SIGNATURES[name])
+
+
+def test_unknown_keyword_is_pythons_own_error(indexer):
+    for name in OPERATORS:
+        with pytest.raises(TypeError, match="unexpected keyword argument 'no_such'") as caught:
+            getattr(dsakit, name)(no_such=1)
+        assert not isinstance(caught.value, dsakit.Error)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_missing_required_tensor(name):
+    first = next(iter(inspect.signature(getattr(dsakit, name)).parameters))
+    for module in (dsakit, dsakit.reference):
+        for given in ({}, {first: None}):
+            with pytest.raises(ValueError, match="is missing") as caught:
+                getattr(module, name)(**given)
+            assert (caught.value.status, caught.value.operator, caught.value.parameter) == (
+                "INVALID_ARGUMENT",
+                name,
+                first,
+            )
+
+
+ATTRIBUTES = [
+    (dict(sparse_count=True), TypeError, "INVALID_DTYPE"),
+    (dict(sparse_count=2.0), TypeError, "INVALID_DTYPE"),
+    (dict(sparse_count="2"), TypeError, "INVALID_DTYPE"),
+    (dict(sparse_count=2**63), TypeError, "INVALID_DTYPE"),
+    (dict(sparse_count=None), ValueError, "INVALID_ARGUMENT"),
+    (dict(layout_query=3), TypeError, "INVALID_DTYPE"),
+    (dict(layout_query="\ud800"), ValueError, "INVALID_ARGUMENT"),
+    (dict(level="lax"), ValueError, "INVALID_ARGUMENT"),
+    (dict(query_dtype=1), NotImplementedError, "UNSUPPORTED"),
+    (dict(key_dtype=1), NotImplementedError, "UNSUPPORTED"),
+]
+
+
+@pytest.mark.parametrize(
+    "given,builtin,status", ATTRIBUTES, ids=[str(a[0]).encode("ascii", "replace").decode() for a in ATTRIBUTES]
+)
+def test_attributes_of_the_wrong_kind(indexer, given, builtin, status):
+    with pytest.raises(builtin) as caught:
+        dsakit.quant_lightning_indexer(**indexer | given)
+    error = caught.value
+    assert isinstance(error, dsakit.Error) and isinstance(error, RuntimeError)
+    assert (error.status, error.operator, error.parameter, error.position) == (
+        status,
+        "quant_lightning_indexer",
+        *given,
+        "",
+    )
+    assert str(error).startswith(f"quant_lightning_indexer: {error.parameter} {error.got}, wanted {error.wanted}")
+
+
+def test_numbers_of_numpy_are_numbers(indexer):
+    wanted = dsakit.quant_lightning_indexer(**indexer)
+    indexer |= dict(sparse_count=np.int16(5), sparse_mode=np.uint8(3))
+    np.testing.assert_array_equal(dsakit.quant_lightning_indexer(**indexer), wanted)
+    x = np.ones((2, 8), np.float32)
+    for zero in (0, 0.0, np.float32(0), np.int64(0)):
+        dsakit.dynamic_quant(x, dst_type_max=zero)
+    for wrong in (False, "0", 0j, None):
+        with pytest.raises(dsakit.Error):
+            dsakit.dynamic_quant(x, dst_type_max=wrong)
+
+
+def test_info_and_threads():
+    info = dsakit.info()
+    assert info["version"] == dsakit.__version__ and info["isa"] in info["isas"] and info["isas"][0] == "generic"
+    before = dsakit.get_num_threads()
+    try:
+        for wish, got in ((3, 3), (0, 1), (-5, 1), (10**6, 1024)):
+            dsakit.set_num_threads(wish)
+            assert dsakit.get_num_threads() == dsakit.info()["threads"] == got
+    finally:
+        dsakit.set_num_threads(before)
+
+
+def python(code, **environment):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | environment)
+
+
+def test_import_brings_no_torch():
+    done = python("import dsakit, sys; assert 'torch' not in sys.modules")
+    assert done.returncode == 0 and done.stderr == ""
+
+
+def test_import_takes_less_than_150_ms_on_top_of_numpy():
+    code = "import time, numpy, ml_dtypes; t = time.perf_counter(); import dsakit; print(time.perf_counter() - t)"
+    assert min(float(python(code).stdout) for _ in range(3)) < 0.15
+
+
+def test_instruction_set_that_the_machine_lacks():
+    code = "import dsakit\ntry: dsakit.info()\nexcept NotImplementedError as e: print(e.status, e.parameter)"
+    assert python(code, DSAKIT_ISA="abacus").stdout == "UNSUPPORTED DSAKIT_ISA\n"
+    for threads in ("0", "-1", "abc", "100000"):
+        assert (
+            1
+            <= int(python("import dsakit; print(dsakit.get_num_threads())", DSAKIT_NUM_THREADS=threads).stdout)
+            <= os.cpu_count()
+        )
+
+
+def test_command_of_the_wheel():
+    program = pathlib.Path(sysconfig.get_path("scripts")) / "dsakit"
+    done = subprocess.run([program, "--version"], capture_output=True, text=True)
+    assert done.returncode == 0 and dsakit.__version__ in done.stdout
+
+
+SLOW = """
+import numpy as np, dsakit, time, os, json
+rows, keys = 4096, 65536
+q = np.ones((1, rows, 8, 32), np.int8)
+arguments = dict(query=q, key=np.ones((1, keys, 1, 32), np.int8), weights=np.ones((1, rows, 8), np.float16),
+                 query_dequant_scale=np.ones((1, rows, 8), np.float16),
+                 key_dequant_scale=np.ones((1, keys, 1), np.float16), sparse_mode=0)
+small = {k: v[:, :2] if k[:3] != "key" else v for k, v in arguments.items() if k != "sparse_mode"}
+print("ready", flush=True)
+try:
+    dsakit.quant_lightning_indexer(**arguments)
+except KeyboardInterrupt:
+    stopped = time.time()
+    dsakit.quant_lightning_indexer(**small)  # the context works on
+    print(json.dumps(stopped))
+"""
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_keyboard_interrupt_ends_a_long_call_within_a_second(threads):
+    with subprocess.Popen(
+        [sys.executable, "-c", SLOW],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"DSAKIT_NUM_THREADS": threads},
+    ) as process:
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.3)
+        sent = time.time()
+        process.send_signal(signal.SIGINT)
+        output = process.stdout.read()
+    assert process.returncode == 0 and json.loads(output) - sent < 1
+
+
+def test_other_threads_run_during_a_call():
+    q = np.ones((1, 256, 8, 32), np.int8)
+    arguments = dict(
+        query=q,
+        key=np.ones((1, 65536, 1, 32), np.int8),
+        weights=np.ones((1, 256, 8), np.float16),
+        query_dequant_scale=np.ones((1, 256, 8), np.float16),
+        key_dequant_scale=np.ones((1, 65536, 1), np.float16),
+    )
+    worker = threading.Thread(target=lambda: dsakit.quant_lightning_indexer(**arguments))
+    worker.start()
+    turns = 0
+    while worker.is_alive():
+        time.sleep(0.001)
+        turns += 1
+    assert turns > 5

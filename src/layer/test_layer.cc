@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "core/float16.hpp"
+#include "core/random.hpp"
+#include "layer/layer.hpp"
+#include "layer/test_source.hpp"
+
+namespace dsakit {
+namespace {
+
+io::ModelConfig deepseek_like() {
+  io::ModelConfig c{};
+  c.hidden_size = 64;
+  c.num_hidden_layers = 2;
+  c.num_attention_heads = 3;
+  c.q_lora_rank = 48;
+  c.kv_lora_rank = 128;
+  c.qk_nope_head_dim = 24;
+  c.qk_rope_head_dim = 16;
+  c.v_head_dim = 20;
+  c.index_n_heads = 4;
+  c.index_head_dim = 32;
+  c.index_topk = 12;
+  c.rms_norm_eps = 1e-6;
+  c.rope = {.theta = 10000, .yarn = true, .factor = 4, .mscale = 1, .mscale_all_dim = 1, .original_max_position_embeddings = 64};
+  c.rope_interleave = true;
+  c.full_indexer = {true, true};
+  return c;
+}
+io::ModelConfig glm_like() {
+  io::ModelConfig c = deepseek_like();
+  c.rope = {.theta = 1e6};
+  c.rms_norm_eps = 1e-5;
+  c.index_n_heads = 2;
+  c.kv_lora_rank = 72;
+  c.indexer_rope_interleave = true;
+  c.full_indexer = {true, false};
+  return c;
+}
+
+struct Result {
+  std::vector<float> out;
+  std::vector<std::int32_t> selection;  // of sparse modes
+  bool operator==(const Result&) const = default;
+};
+
+/// Feeds `hidden` in pieces of the given sizes, the last one repeated.
+Result feed(const AttentionLayer& layer, LayerCache& cache, std::span<const bf16> hidden, std::vector<std::int64_t> pieces,
+            Context& context = default_context()) {
+  const std::int64_t width = layer.hidden_size(), rows = std::int64_t(hidden.size()) / width, k = layer.index_topk();
+  const bool sparse = cache.mode() != "dense_bf16";
+  Result r{std::vector<float>(rows * width), std::vector<std::int32_t>(sparse ? rows * k : 0, -7)};
+  std::size_t piece = 0;
+  for (std::int64_t at = 0; at < rows;) {
+    const std::int64_t n = std::min(pieces[std::min(piece++, pieces.size() - 1)], rows - at);
+    layer.forward(tensor(hidden.data() + at * width, {n, width}), tensor(r.out.data() + at * width, {n, width}), cache,
+                  sparse ? tensor(r.selection.data() + at * k, {n, k}) : Tensor{}, context);
+    at += n;
+  }
+  return r;
+}
+
+using Rows = std::vector<std::vector<double>>;
+
+/// x W^T with W [out, in] of the checkpoint.
+std::vector<double> times(const std::vector<double>& x, const io::AlignedArray<bf16>& w, std::int64_t first, std::int64_t count) {
+  std::vector<double> y(count);
+  for (std::int64_t o = 0; o < count; ++o)
+    for (std::size_t i = 0; i < x.size(); ++i) y[o] += x[i] * to_float(w[(first + o) * x.size() + i]);
+  return y;
+}
+void rotate(double* v, std::int64_t width, std::int64_t position, const io::RopeConfig& rope, bool interleaved) {
+  const std::vector<float> f = rope_frequencies(rope, width);
+  for (std::int64_t j = 0; j < width / 2; ++j) {
+    double &a = v[interleaved ? 2 * j : j], &b = v[interleaved ? 2 * j + 1 : j + width / 2];
+    const double c = std::cos(position * double(f[j])), s = std::sin(position * double(f[j])), x = a * c - b * s, y = b * c + a * s;
+    a = x, b = y;
+  }
+}
+void rms_norm(std::vector<double>& v, const io::AlignedArray<bf16>& gamma, double epsilon) {
+  double mean = 0;
+  for (const double x : v) mean += x * x / double(v.size());
+  for (std::size_t i = 0; i < v.size(); ++i) v[i] *= to_float(gamma[i]) / std::sqrt(mean + epsilon);
+}
+double dot(const double* a, const double* b, std::int64_t n) { return std::inner_product(a, a + n, b, 0.0); }
+
+/// The layer in double, keys and values expanded per head, no absorption, no rounding, no cache.
+struct Exact {
+  io::ModelConfig c;
+  Rows scores;          // [t][s]: the indexer's
+  Rows query, key, value;  // per token: heads side by side
+
+  Exact(const io::ModelConfig& config, const WeightSource& w, std::span<const bf16> hidden) : c(config) {
+    const std::int64_t he = c.hidden_size, n = c.num_attention_heads, d = c.qk_nope_head_dim, dr = c.qk_rope_head_dim,
+                       dv = c.v_head_dim, ni = c.index_n_heads, di = c.index_head_dim;
+    const auto q_a = w.matrix("q_a_proj.weight", c.q_lora_rank, he), q_b = w.matrix("q_b_proj.weight", n * (d + dr), c.q_lora_rank),
+               kv_a = w.matrix("kv_a_proj_with_mqa.weight", c.kv_lora_rank + dr, he),
+               kv_b = w.matrix("kv_b_proj.weight", n * (d + dv), c.kv_lora_rank),
+               wq_b = w.matrix("indexer.wq_b.weight", ni * di, c.q_lora_rank), wk = w.matrix("indexer.wk.weight", di, he),
+               w_proj = w.matrix("indexer.weights_proj.weight", ni, he);
+    const auto gamma_q = w.vector_bf16("q_a_layernorm.weight", c.q_lora_rank), gamma_kv = w.vector_bf16("kv_a_layernorm.weight", c.kv_lora_rank);
+    const auto gamma_k = w.vector_f32("indexer.k_norm.weight", di), beta_k = w.vector_f32("indexer.k_norm.bias", di);
+    Rows index_keys;
+    for (std::size_t t = 0; t < hidden.size() / he; ++t) {
+      std::vector<double> x(he);
+      for (std::int64_t i = 0; i < he; ++i) x[i] = to_float(hidden[t * he + i]);
+      std::vector<double> c_q = times(x, q_a, 0, c.q_lora_rank);
+      rms_norm(c_q, gamma_q, c.rms_norm_eps);
+      query.push_back(times(c_q, q_b, 0, n * (d + dr)));
+      std::vector<double> latent = times(x, kv_a, 0, c.kv_lora_rank), shared = times(x, kv_a, c.kv_lora_rank, dr);
+      rms_norm(latent, gamma_kv, c.rms_norm_eps);
+      rotate(shared.data(), dr, t, c.rope, c.rope_interleave);
+      const std::vector<double> kv = times(latent, kv_b, 0, n * (d + dv));
+      key.emplace_back(n * (d + dr)), value.emplace_back(n * dv);
+      for (std::int64_t h = 0; h < n; ++h) {
+        rotate(query[t].data() + h * (d + dr) + d, dr, t, c.rope, c.rope_interleave);
+        std::copy_n(kv.begin() + h * (d + dv), d, key[t].begin() + h * (d + dr));
+        std::copy_n(shared.begin(), dr, key[t].begin() + h * (d + dr) + d);
+        std::copy_n(kv.begin() + h * (d + dv) + d, dv, value[t].begin() + h * dv);
+      }
+      std::vector<double> k = times(x, wk, 0, di), q = times(c_q, wq_b, 0, ni * di), head = times(x, w_proj, 0, ni);
+      const double mean = std::accumulate(k.begin(), k.end(), 0.0) / double(di);
+      double variance = 0;
+      for (const double v : k) variance += (v - mean) * (v - mean) / double(di);
+      for (std::int64_t i = 0; i < di; ++i) k[i] = (k[i] - mean) / std::sqrt(variance + 1e-6) * gamma_k[i] + beta_k[i];
+      rotate(k.data(), dr, t, c.rope, c.indexer_rope_interleave);
+      index_keys.push_back(k);
+      for (std::int64_t h = 0; h < ni; ++h) rotate(q.data() + h * di, dr, t, c.rope, c.indexer_rope_interleave);
+      scores.emplace_back();
+      for (const auto& past : index_keys) {
+        double sum = 0;
+        for (std::int64_t h = 0; h < ni; ++h) sum += head[h] * std::max(dot(q.data() + h * di, past.data(), di), 0.0);
+        scores.back().push_back(sum);
+      }
+    }
+  }
+
+  /// Row t over the positions listed.
+  std::vector<double> attend(const WeightSource& w, std::size_t t, std::span<const std::int32_t> list) const {
+    const std::int64_t n = c.num_attention_heads, d = c.qk_nope_head_dim + c.qk_rope_head_dim, dv = c.v_head_dim;
+    std::vector<double> all(n * dv);
+    for (std::int64_t h = 0; h < n; ++h) {
+      double sum = 0;
+      for (const std::int32_t s : list) {
+        const double p = std::exp(dot(query[t].data() + h * d, key[s].data() + h * d, d) * softmax_scale(c));
+        sum += p;
+        for (std::int64_t j = 0; j < dv; ++j) all[h * dv + j] += p * value[s][h * dv + j];
+      }
+      for (std::int64_t j = 0; j < dv; ++j) all[h * dv + j] /= sum;
+    }
+    return times(all, w.matrix("o_proj.weight", c.hidden_size, n * dv), 0, c.hidden_size);
+  }
+};
+
+class Layers : public testing::TestWithParam<std::tuple<bool, std::string_view>> {
+ protected:
+  const io::ModelConfig config = std::get<0>(GetParam()) ? glm_like() : deepseek_like();
+  const std::string_view mode = std::get<1>(GetParam());
+  const bool sparse = mode != "dense_bf16";
+  const AttentionLayer layer = make_layer(config, 0, synthetic_source(11));
+  static constexpr std::int64_t kTokens = 300;  // more than a chunk of 256, far more than index_topk
+  Random random{3};
+  const std::vector<bf16> hidden = random_bf16(random, kTokens * config.hidden_size, -1.7f, 1.7f);
+};
+
+TEST_P(Layers, AgreesWithTheFormula) {
+  constexpr std::int64_t kRows = 90;
+  const auto source = synthetic_source(11);
+  const std::span<const bf16> some = std::span(hidden).first(kRows * config.hidden_size);
+  const Exact exact(config, *source, some);
+  LayerCache cache = layer.make_cache(mode);
+  const Result r = feed(layer, cache, some, {kRows});
+  double error = 0, size = 0, best = 0, found = 0;
+  for (std::int64_t t = 0; t < kRows; ++t) {
+    const std::int64_t k = sparse ? std::min(config.index_topk, t + 1) : t + 1;
+    std::vector<std::int32_t> list(t + 1);
+    std::iota(list.begin(), list.end(), 0);
+    if (sparse) {
+      std::vector<std::int32_t> wanted = list;
+      std::stable_sort(wanted.begin(), wanted.end(), [&](int a, int b) { return exact.scores[t][a] > exact.scores[t][b]; });
+      list.assign(r.selection.begin() + t * config.index_topk, r.selection.begin() + t * config.index_topk + k);
+      for (std::int64_t i = 0; i < k; ++i) best += 1, found += std::count(list.begin(), list.end(), wanted[i]);
+    }
+    const std::vector<double> y = exact.attend(*source, t, list);
+    for (std::int64_t i = 0; i < config.hidden_size; ++i) {
+      const double e = r.out[t * config.hidden_size + i] - y[i];
+      error += e * e, size += y[i] * y[i];
+    }
+  }
+  EXPECT_LT(std::sqrt(error / size), mode == "sparse_w8a8" ? 0.03 : 0.01);
+  EXPECT_GE(found, best * (mode == "sparse_w8a8" ? 0.93 : 0.97));  // both 0 in dense mode
+}
+
+TEST_P(Layers, SameBitsHoweverATokenIsReached) {
+  LayerCache cache = layer.make_cache(mode);
+  const Result whole = feed(layer, cache, hidden, {kTokens});
+  EXPECT_EQ(cache.length(), kTokens);
+  for (const std::vector<std::int64_t>& pieces :
+       {std::vector<std::int64_t>{1}, {5, 1, 1, 100, 7}, {12, 1, 64}, {11, 2, 287}}) {
+    LayerCache other = layer.make_cache(mode);
+    EXPECT_TRUE(feed(layer, other, hidden, pieces) == whole) << pieces[0];
+  }
+}
+
+TEST_P(Layers, SameBitsForThreadsPagesAndPageOrder) {
+  LayerCache cache = layer.make_cache(mode);
+  const Result whole = feed(layer, cache, hidden, {kTokens});
+  for (const int threads : {1, 2, 3}) {
+    Context context({.threads = threads});
+    LayerCache other = layer.make_cache(mode);
+    EXPECT_TRUE(feed(layer, other, hidden, {kTokens}, context) == whole) << threads;
+  }
+  for (const std::int64_t page_size : {1, 16, 100, 1024}) {
+    LayerCache other = layer.make_cache(mode, page_size);
+    EXPECT_TRUE(feed(layer, other, hidden, {30, 1}) == whole) << page_size;
+  }
+  LayerCache shuffled = layer.make_cache(mode, 16);
+  shuffled.state().reserve(kTokens);
+  std::reverse(shuffled.state().table.begin(), shuffled.state().table.end());
+  EXPECT_TRUE(feed(layer, shuffled, hidden, {77}) == whole);
+}
+
+TEST_P(Layers, CopiesAreIndependentAndResetForgets) {
+  const std::int64_t width = config.hidden_size, half = 150;
+  const std::span<const bf16> first = std::span(hidden).first(half * width), second = std::span(hidden).subspan(half * width);
+  LayerCache cache = layer.make_cache(mode);
+  const Result fresh = feed(layer, cache, first, {half});
+  const LayerCache kept = cache;
+  const Result wanted = feed(layer, cache, second, {half});
+  LayerCache copy = kept;
+  feed(layer, copy, first, {3});  // goes another way, and must not disturb the original
+  LayerCache again = kept;
+  EXPECT_EQ(kept.length(), half);
+  EXPECT_TRUE(feed(layer, again, second, {half}) == wanted);
+  again.reset();
+  EXPECT_EQ(again.length(), 0);
+  EXPECT_TRUE(feed(layer, again, first, {half}) == fresh);
+  EXPECT_GT(again.bytes(), 0u);
+}
+
+TEST_P(Layers, RoundsOnceToBf16OnRequest) {
+  LayerCache a = layer.make_cache(mode), b = layer.make_cache(mode);
+  const Result wide = feed(layer, a, hidden, {kTokens});
+  std::vector<bf16> narrow(wide.out.size());
+  layer.forward(tensor(hidden.data(), {kTokens, config.hidden_size}), tensor(narrow.data(), {kTokens, config.hidden_size}), b);
+  for (std::size_t i = 0; i < narrow.size(); ++i) ASSERT_EQ(narrow[i].bits, to_bf16(wide.out[i]).bits);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Layers, testing::Combine(testing::Bool(), testing::ValuesIn(kModes)), [](const auto& i) {
+  return std::string(std::get<0>(i.param) ? "glm_" : "deepseek_") + std::string(std::get<1>(i.param));
+});
+
+TEST(Layer, AnotherIndexerRopeLayoutSelectsOtherPositions) {
+  io::ModelConfig c = deepseek_like();
+  Random random(3);
+  const std::vector<bf16> hidden = random_bf16(random, 100 * c.hidden_size);
+  const auto selection = [&] {
+    const AttentionLayer layer = make_layer(c, 0, synthetic_source(11));
+    LayerCache cache = layer.make_cache("sparse_w8a8");
+    return feed(layer, cache, hidden, {100}).selection;
+  };
+  const std::vector<std::int32_t> half = selection();
+  c.indexer_rope_interleave = true;
+  EXPECT_NE(selection(), half);
+}
+
+TEST(Layer, WithoutIndexerUsesTheGivenSelection) {
+  const io::ModelConfig c = glm_like();
+  const AttentionLayer full = make_layer(c, 0, synthetic_source(11)), shared = make_layer(c, 1, synthetic_source(11));
+  EXPECT_FALSE(shared.has_indexer());
+  Random random(3);
+  const std::vector<bf16> hidden = random_bf16(random, 60 * c.hidden_size);
+  const Tensor x = tensor(hidden.data(), {60, c.hidden_size});
+  std::vector<float> out(60 * c.hidden_size), again(out.size());
+  for (const std::string_view mode : {"sparse_bf16", "sparse_w8a8"}) {
+    LayerCache a = full.make_cache(mode), b = shared.make_cache(mode);
+    EXPECT_LT(b.state().index_key.width, a.state().index_key.width);
+    std::vector<std::int32_t> selection(60 * c.index_topk, -1);
+    const Tensor s = tensor(selection.data(), {60, c.index_topk});
+    full.forward(x, tensor(out.data(), {60, c.hidden_size}), a, s);
+    shared.forward(x, tensor(again.data(), {60, c.hidden_size}), b, s);
+    EXPECT_EQ(out, again) << mode;  // the same weights and the same selection
+    EXPECT_THROW(shared.forward(x, tensor(again.data(), {60, c.hidden_size}), b), Error);
+    selection[20 * c.index_topk] = 4000;
+    EXPECT_THROW(shared.forward(x, tensor(again.data(), {60, c.hidden_size}), b, s), Error);
+    EXPECT_EQ(b.length(), 60);
+  }
+}
+
+TEST(Layer, RefusesByName) {
+  const io::ModelConfig c = deepseek_like();
+  const AttentionLayer layer = make_layer(c, 0, synthetic_source(1));
+  std::vector<bf16> hidden(4 * 64);
+  std::vector<float> out(4 * 64, 5);
+  LayerCache cache = layer.make_cache("dense_bf16");
+  const auto refusal = [&](Tensor h, Tensor o, Tensor s = {}) {
+    try {
+      layer.forward(h, o, cache, s);
+    } catch (const Error& e) {
+      EXPECT_EQ(cache.length(), 0);
+      return std::string(name_of(e.status)) + " " + e.parameter;
+    }
+    return std::string("accepted");
+  };
+  const Tensor h = tensor(hidden.data(), {4, 64}), o = tensor(out.data(), {4, 64});
+  std::int32_t list[4 * 12] = {};
+  EXPECT_EQ(refusal(tensor(hidden.data(), {4, 63}), o), "INVALID_SHAPE hidden");
+  EXPECT_EQ(refusal(tensor(out.data(), {4, 64}), o), "INVALID_DTYPE hidden");
+  EXPECT_EQ(refusal(h, tensor(out.data(), {3, 64})), "INVALID_SHAPE out");
+  EXPECT_EQ(refusal(h, tensor(std::as_const(out).data(), {4, 64})), "INVALID_DEVICE out");
+  EXPECT_EQ(refusal(h, h), "ALIASED out");
+  EXPECT_EQ(refusal(h, o, tensor(list, {4, 12})), "INVALID_ARGUMENT selection");
+  EXPECT_EQ(out, std::vector<float>(4 * 64, 5));
+  EXPECT_THROW(layer.make_cache("dense"), Error);
+  EXPECT_THROW(layer.make_cache("dense_bf16", 0), Error);
+  cache = make_layer(glm_like(), 0, synthetic_source(1)).make_cache("dense_bf16");
+  EXPECT_EQ(refusal(h, o), "INVALID_ARGUMENT cache");
+}
+
+}  // namespace
+}  // namespace dsakit

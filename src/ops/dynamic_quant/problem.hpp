@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "core/state.hpp"
+#include "core/view.hpp"
+#include "dsakit/dynamic_quant.hpp"
+
+namespace dsakit::dynamic_quant_op {
+
+struct Problem {
+  Rows input, y, scale;
+  std::int64_t rows, width;
+  bool int4;
+  Tensor smooth;                       // not given, [width] or [groups, width]
+  const std::int32_t* ends = nullptr;  // of the groups
+  std::int64_t ends_stride = 1, groups = 0;
+
+  float largest_code() const { return int4 ? 7.0f : 127.0f; }
+  /// Offset of the smooth row of row r, in elements.
+  std::int64_t smooth_offset(std::int64_t r) const {
+    std::int64_t g = 0;
+    while (g < groups && ends[g * ends_stride] <= r) ++g;
+    return groups ? g * smooth.stride[0] : 0;
+  }
+};
+
+Problem check(const DynamicQuantArgs&, const DynamicQuantOuts&);
+std::size_t workspace(const Problem&, int threads);
+void run(const Problem&, Call&);
+
+}  // namespace dsakit::dynamic_quant_op

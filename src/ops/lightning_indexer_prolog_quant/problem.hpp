@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cstddef>
+
+#include "core/check.hpp"
+#include "core/state.hpp"
+#include "dsakit/lightning_indexer_prolog_quant.hpp"
+#include "ops/prolog/door.hpp"
+#include "ops/prolog/indexer.hpp"
+
+namespace dsakit::lightning_indexer_prolog_quant_op {
+
+using Problem = prolog::IndexerProblem;
+
+Problem check(const LightningIndexerPrologQuantArgs&, const LightningIndexerPrologQuantOuts&);
+void check_values(const LightningIndexerPrologQuantArgs&);
+
+std::size_t workspace(const Problem&, const Kernels&, bool same_products, int threads);
+void run(const Problem&, Call&);
+
+// ---- the parts of check(), for the operator that contains this one -------------------------------------------------
+
+/// How the called operator spells what the two spell differently.
+struct Names {
+  const char *x = "x", *k_cache = "k_cache", *k_scale_cache = "k_scale_cache", *k_cache_index = "k_cache_index",
+             *rope_layout = "rope_layout";
+};
+struct Sizes {
+  std::int64_t tokens, hidden, rank, heads, dim, rope;
+  prolog::CacheShape cache;
+};
+void check_hadamard_presence(const Check&, const LightningIndexerPrologQuantArgs&);
+/// `rank`: Hcq where there is no q_norm, else 0.
+Sizes check_shapes(const Check&, const LightningIndexerPrologQuantArgs&, const LightningIndexerPrologQuantOuts&,
+                   const Names&, std::int64_t rank);
+void check_dtypes(const Check&, const LightningIndexerPrologQuantArgs&, const LightningIndexerPrologQuantOuts&,
+                  const Names&);
+void check_out_shapes(const Check&, const LightningIndexerPrologQuantOuts&, const Sizes&);
+/// Limits of the chip, epsilon, RoPE layout, slots.
+void check_attributes(const Check&, const LightningIndexerPrologQuantArgs&, const LightningIndexerPrologQuantOuts&,
+                      const Sizes&, const Names&);
+Problem resolve(const Check&, const LightningIndexerPrologQuantArgs&, const LightningIndexerPrologQuantOuts&,
+                const Sizes&);
+
+}  // namespace dsakit::lightning_indexer_prolog_quant_op

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cstddef>
+
+#include "core/state.hpp"
+#include "dsakit/mla_indexer_prolog_quant.hpp"
+#include "ops/prolog/indexer.hpp"
+#include "ops/prolog/mla.hpp"
+
+namespace dsakit::mla_indexer_prolog_quant_op {
+
+/// Both halves; the codes of the low-rank query go from one to the other tile by tile.
+struct Problem {
+  prolog::MlaProblem mla;
+  prolog::IndexerProblem indexer;
+};
+
+Problem check(const MlaIndexerPrologQuantArgs&, const MlaIndexerPrologQuantOuts&);
+void check_values(const MlaIndexerPrologQuantArgs&);
+
+std::size_t workspace(const Problem&, const Kernels&, bool same_products, int threads);
+void run(const Problem&, Call&);
+
+}  // namespace dsakit::mla_indexer_prolog_quant_op

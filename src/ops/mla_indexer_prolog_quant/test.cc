@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dsakit/mla_indexer_prolog_quant.hpp"
+
+#include "ops/prolog/runs.hpp"
+
+namespace dsakit {
+namespace {
+
+using namespace prolog;
+using Args = MlaIndexerPrologQuantArgs;
+using Outs = MlaIndexerPrologQuantOuts;
+
+Args args_of(Data& d, Written& w) {
+  const MlaPrologQuantArgs m = d.mla_args(w);
+  const LightningIndexerPrologQuantArgs i = d.indexer_args();
+  return {.token_x = m.token_x,
+          .w_dq = m.w_dq,
+          .w_uq_qr = m.w_uq_qr,
+          .dequant_scale = m.dequant_scale,
+          .w_uk = m.w_uk,
+          .w_dkv_kr = m.w_dkv_kr,
+          .gamma_cq = m.gamma_cq,
+          .gamma_ckv = m.gamma_ckv,
+          .cos = m.cos,
+          .sin = m.sin,
+          .cache_index = m.cache_index,
+          .w_qb = i.w_qb,
+          .w_qb_scale = i.w_qb_scale,
+          .wk = i.wk,
+          .w_proj = i.w_proj,
+          .ln_gamma_k = i.ln_gamma_k,
+          .ln_beta_k = i.ln_beta_k,
+          .hadamard_q = i.hadamard_q,
+          .hadamard_k = i.hadamard_k};
+}
+Outs outs_of(Data& d, Written& w) {
+  const MlaPrologQuantArgs m = d.mla_args(w);
+  const MlaPrologQuantOuts mo = d.mla_outs(w);
+  const LightningIndexerPrologQuantOuts i = d.indexer_outs(w);
+  return {.query_nope = mo.query_nope_out,
+          .query_rope = mo.query_rope_out,
+          .kv_cache = m.kv_cache,
+          .kr_cache = m.kr_cache,
+          .k_scale_cache = m.k_scale_cache,
+          .q_int8 = i.q_int8,
+          .q_scale = i.q_scale,
+          .ip_k_cache = i.k_cache,
+          .ip_k_scale_cache = i.k_scale_cache,
+          .weights = i.weights};
+}
+
+const Operator kFused = [](Data& d, Written& w, Context& c) {
+  mla_indexer_prolog_quant(args_of(d, w), outs_of(d, w), c);
+};
+const Operator kTwoCalls = [](Data& d, Written& w, Context& c) {
+  const MlaPrologQuantOuts o = d.mla_outs(w);
+  mla_prolog_quant(d.mla_args(w), o, c);
+  LightningIndexerPrologQuantArgs a = d.indexer_args();
+  a.q_norm = o.q_norm_out, a.q_norm_scale = o.q_norm_scale_out;
+  lightning_indexer_prolog_quant(a, d.indexer_outs(w), c);
+};
+
+/// The fused call has no q_norm among its results.
+Written without_q_norm(Written w, const Data& d) {
+  w.q_norm_i8 = d.initial.q_norm_i8, w.q_norm_scale = d.initial.q_norm_scale;
+  return w;
+}
+
+TEST(MlaIndexerPrologQuant, EqualsTheTwoCalls) {
+  const Case cases[] = {
+      {},
+      {.t = 0},
+      {.t = 1, .hidden = 520},
+      {.t = 9,
+       .hidden = 37,
+       .rank = 50,
+       .heads = 3,
+       .nope = 7,
+       .rope = 6,
+       .latent = 30,
+       .groups = 3,
+       .index_heads = 5,
+       .index_dim = 30},
+      {.t = 270,
+       .hidden = 70,
+       .rank = 24,
+       .heads = 2,
+       .nope = 8,
+       .rope = 4,
+       .latent = 16,
+       .index_heads = 2,
+       .index_dim = 16,
+       .blocks = 20},
+  };
+  for (Case c : cases) {
+    c.seed = 21;
+    Data d(c);
+    for (const Kernels* k : supported_kernels())
+      for (bool same : {false, true})
+        for (int threads : {1, 2, 3}) {
+          const ContextOptions options{.threads = threads, .isa = k->isa, .same_products = same};
+          EXPECT_EQ(run(kFused, d, options).first_difference(without_q_norm(run(kTwoCalls, d, options), d)), "")
+              << k->isa << ", t " << c.t;
+        }
+  }
+}
+
+TEST(MlaIndexerPrologQuant, EqualsTheReferenceWhereSumsAreExact) {
+  Data d({.t = 9, .exact = true, .seed = 2});
+  Written wanted = d.initial;
+  reference::mla_indexer_prolog_quant(args_of(d, wanted), outs_of(d, wanted));
+  expect_everywhere(kFused, d, wanted);
+}
+
+TEST(MlaIndexerPrologQuant, CachesOfDifferentLength) {
+  Data d({.t = 5, .blocks = 4, .seed = 3});
+  Data more({.t = 5, .blocks = 6, .seed = 3});
+  Written w = d.initial, w_more = more.initial;
+  Outs o = outs_of(d, w);
+  o.ip_k_cache = more.indexer_outs(w_more).k_cache, o.ip_k_scale_cache = more.indexer_outs(w_more).k_scale_cache;
+  mla_indexer_prolog_quant(args_of(d, w), o);
+  const Written same = run(kFused, d);
+  for (std::int64_t slot : {d.index[3], d.index[4]})
+    EXPECT_EQ(std::memcmp(&w_more.ip_k[std::size_t(slot * d.c.index_dim)],
+                          &same.ip_k[std::size_t(slot * d.c.index_dim)], std::size_t(d.c.index_dim)),
+              0);
+  EXPECT_EQ(w.q_int8, same.q_int8);
+}
+
+TEST(MlaIndexerPrologQuant, Refusals) {
+  Data d({.t = 6});
+  auto refused = [&](auto change, Status status, const char* parameter, const char* position = "") {
+    SCOPED_TRACE(parameter);
+    expect_refused(
+        [&](Data& data, Written& w, Context& context) {
+          Args a = args_of(data, w);
+          Outs o = outs_of(data, w);
+          change(a, o);
+          mla_indexer_prolog_quant(a, o, context);
+        },
+        d, status, "mla_indexer_prolog_quant", parameter, position);
+  };
+  refused([](Args& a, Outs&) { a.dequant_scale = {}; }, Status::invalid_argument, "dequant_scale");
+  refused([](Args& a, Outs&) { a.dequant_scale.shape[0] = 0; }, Status::invalid_argument, "dequant_scale");
+  refused([](Args& a, Outs&) { a.hadamard_q = {}; }, Status::invalid_argument, "hadamard_q");
+  refused([](Args&, Outs& o) { o.query_nope = {}; }, Status::invalid_argument, "query_nope");
+  refused([](Args&, Outs& o) { o.ip_k_cache = {}; }, Status::invalid_argument, "ip_k_cache");
+  refused([](Args& a, Outs&) { a.cache_mode = "PA_NZ"; }, Status::unsupported, "cache_mode");
+  refused([](Args& a, Outs&) { a.rope_layout_indexer = "other"; }, Status::invalid_argument, "rope_layout_indexer");
+  refused([](Args&, Outs& o) { o.ip_k_cache.shape[1]--, o.ip_k_scale_cache.shape[1]--; }, Status::invalid_shape,
+          "ip_k_cache");
+  refused([](Args&, Outs& o) { o.ip_k_scale_cache.shape[3] = 2; }, Status::invalid_shape, "ip_k_scale_cache");
+  refused([](Args& a, Outs&) { a.w_qb.shape[0]--; }, Status::invalid_shape, "w_qb");
+  refused([](Args&, Outs& o) { o.kv_cache.dtype = DType::bf16; }, Status::invalid_dtype, "kv_cache");
+  refused([](Args&, Outs& o) { o.ip_k_cache.data = o.kv_cache.data; }, Status::aliased, "ip_k_cache");
+  d.index[3] = d.c.block_size * 3;  // past the end of the index caches only
+  refused([](Args&, Outs& o) { o.ip_k_cache.shape[0] = o.ip_k_scale_cache.shape[0] = 3; }, Status::invalid_slot,
+          "cache_index", "[3]");
+}
+
+}  // namespace
+}  // namespace dsakit

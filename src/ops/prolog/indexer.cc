@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/prolog/indexer.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/float16.hpp"
+
+namespace dsakit::prolog {
+namespace {
+
+/// A [n, n] matrix in panels; `rows` has room for n addresses.
+void pack_square(const Kernels& kernels, const Tensor& matrix, std::int64_t n, const bf16** rows, bf16* panels) {
+  for (std::int64_t k = 0; k < n; ++k) rows[k] = static_cast<const bf16*>(matrix.data) + k * matrix.stride[0];
+  kernels.interleave_bf16(rows, int(n), int(n), panels);
+}
+
+}  // namespace
+
+IndexerProlog::IndexerProlog(const IndexerProblem& problem, const Kernels& kernels, const HiddenTile& hidden,
+                             const MlaProlog* query, bool same_products, int threads, Carver& memory)
+    : p_(problem),
+      kernels_(kernels),
+      hidden_(hidden),
+      query_(query),
+      codes_stride_((p_.rank + 3) / 4 * 4),
+      q_width_(p_.heads * p_.dim),
+      same_products_(same_products) {
+  gamma_ = memory.take<float>(p_.dim);
+  beta_ = memory.take<float>(p_.dim);
+  cos_ = memory.take<float>(kTile * p_.rope);
+  sin_ = memory.take<float>(kTile * p_.rope);
+  k_ = memory.take<float>(kTile * p_.dim);
+  q_ = memory.take<bf16>(kTile * q_width_);
+  scales_ = query ? nullptr : memory.take<float>(kTile);
+  codes_ = query ? nullptr : memory.take<std::uint8_t>(kTile * codes_stride_);
+  const std::int64_t square = panels_of(p_.dim) * panel_elements_bf16(p_.dim);
+  hadamard_q_ = p_.hadamard_q ? memory.take<bf16>(square) : nullptr;
+  hadamard_k_ = p_.hadamard_k ? memory.take<bf16>(square) : nullptr;
+  Carver one;
+  carve(one);
+  scratch_bytes_ = std::int64_t(one.bytes());
+  scratch_ = memory.take<std::byte>(scratch_bytes_ * threads);
+}
+
+IndexerProlog::Scratch IndexerProlog::carve(Carver& memory) const {
+  Scratch s;
+  s.panel = memory.take<std::byte>(std::max({p_.wk.scratch_bytes(), p_.w_proj.scratch_bytes(), p_.w_qb.scratch_bytes(),
+                                             p_.dim * std::int64_t(sizeof(const bf16*))}));
+  s.sum = memory.take<float>(kTile * kPanel);
+  s.y = memory.take<float>(kTile * kPanel);
+  s.row = memory.take<float>(2 * p_.dim);
+  s.wide = memory.take<float>(same_products_ ? kHeads * p_.dim : 0);
+  s.in = memory.take<bf16>(p_.dim);
+  s.out = memory.take<bf16>(kHeads * p_.dim);
+  return s;
+}
+
+void IndexerProlog::begin(std::int64_t first, int count) {
+  if (first == 0) {
+    for (std::int64_t c = 0; c < p_.dim; ++c) gamma_[c] = float_at(p_.gamma, c), beta_[c] = float_at(p_.beta, c);
+    Carver memory(scratch_);
+    auto* rows = reinterpret_cast<const bf16**>(carve(memory).panel);
+    if (hadamard_q_) pack_square(kernels_, p_.hadamard_q, p_.dim, rows, hadamard_q_);
+    if (hadamard_k_) pack_square(kernels_, p_.hadamard_k, p_.dim, rows, hadamard_k_);
+  }
+  first_ = first, count_ = count;
+  for (int r = 0; r < count; ++r) {
+    kernels_.widen_bf16(p_.cos.row<const bf16>(first + r), p_.rope, cos_ + r * p_.rope);
+    kernels_.widen_bf16(p_.sin.row<const bf16>(first + r), p_.rope, sin_ + r * p_.rope);
+    if (!query_) scales_[r] = *p_.q_norm_scale.row<const float>(first + r);
+  }
+  slots_ = TileSlots(p_.cache_index, p_.k_cache.count > 0, first, count);
+}
+
+std::int64_t IndexerProlog::tasks(Stage stage) const {
+  switch (stage) {
+    case Stage::hidden_products:
+      return p_.wk.panels() + p_.w_proj.panels();
+    case Stage::rows:
+      return query_ ? count_ : 2 * count_;
+    case Stage::query_products:
+      return p_.w_qb.panels();
+    case Stage::heads:
+      return count_ * ((p_.heads + kHeads - 1) / kHeads);
+  }
+  return 0;
+}
+
+double IndexerProlog::time(Stage stage) const {
+  const double square = hadamard_q_ ? double(p_.dim * p_.dim) : 0;
+  switch (stage) {
+    case Stage::hidden_products: {
+      const double weights = double(p_.hidden) * double(p_.dim + p_.heads);
+      return product_time(weights * 2, weights * count_);
+    }
+    case Stage::rows:
+      return count_ * (double(p_.rank + 8 * p_.dim) / 4 + square / 50);
+    case Stage::query_products: {
+      const double weights = double(p_.rank) * double(q_width_);
+      return product_time(weights, weights * count_);
+    }
+    case Stage::heads:
+      return double(count_ * p_.heads) * (double(p_.dim) + square / 100);
+  }
+  return 0;
+}
+
+void IndexerProlog::task(Stage stage, std::int64_t i, int thread) const {
+  Carver memory(scratch_ + thread * scratch_bytes_);
+  const Scratch s = carve(memory);
+  switch (stage) {
+    case Stage::hidden_products:
+      return hidden_panel(i, s);
+    case Stage::rows:
+      if (i < count_) return key_row(int(i), s);
+      i -= count_;
+      return bias_codes(p_.q_norm.row<const std::int8_t>(first_ + i), p_.rank, codes_ + i * codes_stride_);
+    case Stage::query_products:
+      return query_panel(i, s);
+    case Stage::heads:
+      return head_block(i, s);
+  }
+}
+
+/// A panel of [wk | w_proj]. Steps K1, W1, W2.
+void IndexerProlog::hidden_panel(std::int64_t i, const Scratch& s) const {
+  const bool key = i < p_.wk.panels();
+  if (!key) i -= p_.wk.panels();
+  const Weight& w = key ? p_.wk : p_.w_proj;
+  const std::int64_t columns = std::min<std::int64_t>(kPanel, w.n - i * kPanel);
+  hidden_.all().times(kernels_, count_, w.panel_bf16(0, i, s.panel), 0, p_.hidden, s.sum);
+  for (int r = 0; r < count_; ++r) {
+    const float* sum = s.sum + r * kPanel;
+    if (key) {
+      std::memcpy(k_ + r * p_.dim + i * kPanel, sum, std::size_t(columns) * sizeof(float));
+    } else {
+      f16* out = p_.weights.row<f16>(first_ + r) + i * kPanel;
+      for (std::int64_t j = 0; j < columns; ++j) out[j] = to_f16(to_float(to_bf16(sum[j])) * p_.head_scale);
+    }
+  }
+}
+
+/// RoPE on the first dims of a bf16 row, in place.
+void IndexerProlog::rotate_first(bf16* row, int r, const Scratch& s) const {
+  float *x = s.row, *y = s.row + p_.dim;
+  kernels_.widen_bf16(row, p_.rope, x);
+  rope(p_.layout, x, cos_ + r * p_.rope, sin_ + r * p_.rope, p_.rope / 2, y);
+  kernels_.round_bf16(y, p_.rope, row);
+}
+
+/// bf16(rows times the matrix), [rows][dim]; the rows themselves without one.
+const bf16* IndexerProlog::transformed(const bf16* in, int rows, const bf16* hadamard, const Scratch& s) const {
+  if (!hadamard) return in;
+  Operand operand = {in, nullptr, p_.dim};
+  if (same_products_) {
+    kernels_.widen_bf16(in, rows * p_.dim, s.wide);
+    operand = {nullptr, s.wide, p_.dim};
+  }
+  for (std::int64_t c = 0; c < p_.dim; c += kPanel) {
+    operand.times(kernels_, rows, hadamard + c / kPanel * panel_elements_bf16(p_.dim), 0, p_.dim, s.sum);
+    const std::int64_t columns = std::min<std::int64_t>(kPanel, p_.dim - c);
+    for (int r = 0; r < rows; ++r) kernels_.round_bf16(s.sum + r * kPanel, columns, s.out + r * p_.dim + c);
+  }
+  return s.out;
+}
+
+/// Steps K2 to K5.
+void IndexerProlog::key_row(int r, const Scratch& s) const {
+  const std::int64_t slot = slots_[r];
+  if (slot < 0) return;
+  layer_norm(kernels_, k_ + r * p_.dim, p_.dim, gamma_, beta_, p_.epsilon, s.row);
+  kernels_.round_bf16(s.row, p_.dim, s.in);
+  rotate_first(s.in, r, s);
+  kernels_.widen_bf16(transformed(s.in, 1, hadamard_k_, s), p_.dim, s.row);
+  const float scale = quantise(kernels_, kPyPto, s.row, p_.dim, p_.k_cache.row<std::int8_t>(slot));
+  if (p_.k_scale_cache.tensor.dtype == DType::f16) *p_.k_scale_cache.row<f16>(slot) = to_f16(scale);
+  else *p_.k_scale_cache.row<float>(slot) = scale;
+}
+
+/// Steps Q1 and Q2.
+void IndexerProlog::query_panel(std::int64_t i, const Scratch& s) const {
+  const std::int64_t columns = std::min<std::int64_t>(kPanel, q_width_ - i * kPanel);
+  const auto panel = p_.w_qb.panel_i8(i, s.panel);
+  const float* scales = query_ ? query_->query_scales() : scales_;
+  auto* acc = reinterpret_cast<std::int32_t*>(s.sum);
+  kernels_.product_i8(query_ ? query_->query_codes() : codes_, codes_stride_, count_, panel.codes, panel.column_sums,
+                      int(codes_stride_), acc, kPanel);
+  float scale[kPanel];
+  for (std::int64_t j = 0; j < columns; ++j) scale[j] = *p_.channel_scale.row<const float>(i * kPanel + j);
+  for (int r = 0; r < count_; ++r) {
+    kernels_.dequantize(acc + r * kPanel, columns, scales[r], scale, s.y);
+    kernels_.round_bf16(s.y, columns, q_ + r * q_width_ + i * kPanel);
+  }
+}
+
+/// Sixteen heads of a token. Steps Q3 to Q5.
+void IndexerProlog::head_block(std::int64_t i, const Scratch& s) const {
+  const std::int64_t blocks = (p_.heads + kHeads - 1) / kHeads, h0 = i % blocks * kHeads;
+  const int r = int(i / blocks), heads = int(std::min<std::int64_t>(kHeads, p_.heads - h0));
+  bf16* q = q_ + r * q_width_ + h0 * p_.dim;
+  for (int h = 0; h < heads; ++h) rotate_first(q + h * p_.dim, r, s);
+  const bf16* rows = transformed(q, heads, hadamard_q_, s);
+  for (int h = 0; h < heads; ++h) {
+    const std::int64_t out = (first_ + r) * p_.heads + h0 + h;
+    kernels_.widen_bf16(rows + h * p_.dim, p_.dim, s.row);
+    *p_.q_scale.row<f16>(out) = to_f16(quantise(kernels_, kPyPto, s.row, p_.dim, p_.q_int8.row<std::int8_t>(out)));
+  }
+}
+
+}  // namespace dsakit::prolog

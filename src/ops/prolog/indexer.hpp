@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cstdint>
+
+#include "core/view.hpp"
+#include "ops/prolog/mla.hpp"
+#include "ops/prolog/rows.hpp"
+#include "ops/prolog/tile.hpp"
+#include "ops/weight.hpp"
+
+namespace dsakit::prolog {
+
+/// The indexer prolog with every name and layout resolved.
+struct IndexerProblem {
+  std::int64_t tokens, hidden, rank, heads, dim, rope;
+  RopeLayout layout;
+  float epsilon, head_scale;  // head_scale = fp32(1 / (sqrt(heads) * sqrt(dim)))
+  Weight w_qb, wk, w_proj;
+  Tensor gamma, beta;                      // [dim], bf16 or f32
+  Tensor hadamard_q, hadamard_k;           // [dim, dim]; not given: identity
+  Rows channel_scale;                      // f32, one per column of w_qb
+  Rows x, q_norm, q_norm_scale, cos, sin;  // q_norm without memory: a MlaProlog's tile is used
+  Rows cache_index;                        // i64
+  Rows q_int8, q_scale;                    // written, one row per (token, head)
+  Rows weights;                            // written per token
+  Rows k_cache, k_scale_cache;             // written, one row per slot; scales f16 or f32
+};
+
+/// One tile of tokens at a time, see tile.hpp.
+class IndexerProlog {
+ public:
+  /// `query`: whose codes to use, or null for those of the problem.
+  IndexerProlog(const IndexerProblem& problem, const Kernels& kernels, const HiddenTile& hidden, const MlaProlog* query,
+                bool same_products, int threads, Carver& memory);
+  void begin(std::int64_t first, int count);
+  std::int64_t tasks(Stage stage) const;
+  double time(Stage stage) const;
+  void task(Stage stage, std::int64_t i, int thread) const;
+
+ private:
+  static constexpr int kHeads = 16;  // per task
+  struct Scratch {                   // of one thread
+    std::byte* panel;
+    float *sum, *y, *row, *wide;
+    bf16 *in, *out;
+  };
+  Scratch carve(Carver& memory) const;
+  void hidden_panel(std::int64_t i, const Scratch& s) const;
+  void key_row(int r, const Scratch& s) const;
+  void query_panel(std::int64_t i, const Scratch& s) const;
+  void head_block(std::int64_t i, const Scratch& s) const;
+  void rotate_first(bf16* row, int r, const Scratch& s) const;
+  const bf16* transformed(const bf16* in, int rows, const bf16* hadamard, const Scratch& s) const;
+
+  const IndexerProblem& p_;
+  const Kernels& kernels_;
+  const HiddenTile& hidden_;
+  const MlaProlog* query_;
+  std::int64_t first_ = 0, codes_stride_, q_width_, scratch_bytes_;
+  int count_ = 0;
+  bool same_products_;
+  TileSlots slots_;
+  float *gamma_, *beta_, *cos_, *sin_, *k_, *scales_;
+  bf16 *q_, *hadamard_q_, *hadamard_k_;
+  std::uint8_t* codes_;
+  std::byte* scratch_;
+};
+
+}  // namespace dsakit::prolog

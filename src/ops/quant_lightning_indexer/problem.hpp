@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cstddef>
+
+#include "core/state.hpp"
+#include "dsakit/quant_lightning_indexer.hpp"
+#include "ops/indexer/problem.hpp"
+
+namespace dsakit::quant_lightning_indexer_op {
+
+using indexer::Problem;
+
+/// Absent outputs: an error, or (infer) given dtype and shape.
+Problem check(const QuantLightningIndexerArgs&, QuantLightningIndexerOuts&, bool infer, bool check_values);
+std::size_t workspace(const Problem&, int threads);
+void run(const Problem&, Call&, std::byte* memory) noexcept;
+
+}  // namespace dsakit::quant_lightning_indexer_op
