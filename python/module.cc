@@ -91,7 +91,8 @@ Context& context() {
 }
 
 NB_MODULE(_core, m) {
-  nb::set_leak_warnings(false);
+  nb::set_leak_warnings(false);  // numpy's and torch's types are kept to the end
+  numpy_dtype(DType::bf16);      // imports numpy and ml_dtypes now, not inside a first call
   nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
     try {
       std::rethrow_exception(thrown);

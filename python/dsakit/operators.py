@@ -8,10 +8,12 @@ from .errors import raise_error
 
 _DOCS = {
     "dynamic_quant": "Quantise each row symmetrically to int8 or int4 -> (y, scale).",
-    "lightning_indexer": "The sparse_count best keys of each query row, bf16 or fp16\n-> (sparse_indices, sparse_values).",
+    "lightning_indexer": "The sparse_count best keys of each query row, bf16 or fp16\n"
+    "-> (sparse_indices, sparse_values).",
     "lightning_indexer_prolog_quant": "Index query, index key and head weights of new tokens\n"
     "-> (q_int8, q_scale, k_cache, k_scale_cache, weights).",
-    "mla_indexer_prolog_quant": "mla_prolog_quant and lightning_indexer_prolog_quant in one call\n-> (query_nope, query_rope, "
+    "mla_indexer_prolog_quant": "mla_prolog_quant and lightning_indexer_prolog_quant in one call\n"
+    "-> (query_nope, query_rope, "
     "kv_cache, kr_cache, k_scale_cache, q_int8, q_scale, ip_k_cache, ip_k_scale_cache, weights).",
     "mla_prolog_quant": "Queries and cache rows of new tokens\n"
     "-> (q_norm, q_norm_scale, query_nope, query_rope, kv_cache, kr_cache, k_scale_cache).",

@@ -87,9 +87,9 @@ class Carver {
   explicit Carver(std::byte* base = nullptr) : base_(base) {}
   template <class T>
   T* take(std::int64_t count) {
-    std::byte* here = base_ + at_;
+    T* here = base_ ? reinterpret_cast<T*>(base_ + at_) : nullptr;
     at_ += (std::size_t(count) * sizeof(T) + 63) / 64 * 64;
-    return base_ ? reinterpret_cast<T*>(here) : nullptr;
+    return here;
   }
   std::size_t bytes() const { return at_; }
 

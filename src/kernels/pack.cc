@@ -28,38 +28,71 @@ struct Rows {
 
   void copy(std::int64_t k, int columns, T* out) const {
     const T* row = base + k * row_stride;
+    if (columns == kPanel && run == kPanel) {  // by far the most frequent: a copy of known size
+      std::memcpy(out, row, sizeof(T) * kPanel);
+      return;
+    }
     for (int c = 0; c < columns; c += run, row += run_stride)
       std::memcpy(out + c, row, sizeof(T) * std::size_t(std::min(run, columns - c)));
   }
+  /// Rows lie far apart: no hardware prefetcher follows.
+  void prefetch(std::int64_t k) const {
+    __builtin_prefetch(base + k * row_stride);
+    __builtin_prefetch(base + k * row_stride + run_stride - 1);
+  }
 };
 
-template <class T, int Group>
-void pack_panel(const MatrixSource& w, std::int64_t panel, T* out) {
+/// A group of rows side by side, as 32-bit words with the first row in the low bits (machines here are little-endian).
+void interleave(const bf16 (&group)[2][kPanel], bf16* out) {
+  std::uint16_t row[2][kPanel];
+  std::uint32_t words[kPanel];
+  std::memcpy(row, group, sizeof row);
+  for (int c = 0; c < kPanel; ++c) words[c] = std::uint32_t(row[0][c]) | std::uint32_t(row[1][c]) << 16;
+  std::memcpy(out, words, sizeof words);
+}
+
+void interleave(const std::int8_t (&group)[4][kPanel], std::int8_t* out) {
+  std::uint8_t row[4][kPanel];
+  std::uint16_t low[kPanel], high[kPanel];
+  std::uint32_t words[kPanel];
+  std::memcpy(row, group, sizeof row);
+  for (int c = 0; c < kPanel; ++c) low[c] = std::uint16_t(row[0][c] | row[1][c] << 8);
+  for (int c = 0; c < kPanel; ++c) high[c] = std::uint16_t(row[2][c] | row[3][c] << 8);
+  for (int c = 0; c < kPanel; ++c) words[c] = std::uint32_t(low[c]) | std::uint32_t(high[c]) << 16;
+  std::memcpy(out, words, sizeof words);
+}
+
+/// Calls also(group) for every group of rows.
+template <class T, int Group, class Also>
+void pack_panel(const MatrixSource& w, std::int64_t panel, T* out, Also also) {
+  constexpr std::int64_t kAhead = 16;  // rows
   const int columns = int(std::min<std::int64_t>(kPanel, w.n - panel * kPanel));
   const Rows<T> rows(w, panel * kPanel);
   T group[Group][kPanel];
   std::memset(group, 0, sizeof group);
   for (std::int64_t k = 0; k < w.k; k += Group, out += Group * kPanel) {
-    for (int g = 0; g < Group; ++g)
+    for (int g = 0; g < Group; ++g) {
+      if (k + g + kAhead < w.k && columns == kPanel) rows.prefetch(k + g + kAhead);
       if (k + g < w.k) rows.copy(k + g, columns, group[g]);
       else std::memset(group[g], 0, sizeof group[g]);
-    for (int c = 0; c < kPanel; ++c)
-      for (int g = 0; g < Group; ++g) out[c * Group + g] = group[g][c];
+    }
+    interleave(group, out);
+    also(group);
   }
 }
 
 }  // namespace
 
 void pack_panel_bf16(const MatrixSource& w, std::int64_t panel, bf16* out) noexcept {
-  pack_panel<bf16, 2>(w, panel, out);
+  pack_panel<bf16, 2>(w, panel, out, [](const auto&) {});
 }
 
 void pack_panel_i8(const MatrixSource& w, std::int64_t panel, std::int8_t* out, std::int32_t* column_sums) noexcept {
-  pack_panel<std::int8_t, 4>(w, panel, out);
   std::fill_n(column_sums, kPanel, 0);
-  const std::int64_t groups = (w.k + 3) / 4;
-  for (std::int64_t g = 0; g < groups; ++g, out += 4 * kPanel)
-    for (int c = 0; c < kPanel; ++c) column_sums[c] += out[4 * c] + out[4 * c + 1] + out[4 * c + 2] + out[4 * c + 3];
+  pack_panel<std::int8_t, 4>(w, panel, out, [&](const auto& group) {
+    for (int c = 0; c < kPanel; ++c)
+      column_sums[c] += std::int16_t(std::int16_t(group[0][c] + group[1][c]) + std::int16_t(group[2][c] + group[3][c]));
+  });
 }
 
 }  // namespace dsakit

@@ -34,7 +34,7 @@ struct Chunk {
   bf16 *cos{}, *sin{}, *query_nope{}, *query_rope{}, *c_q{}, *index_query{}, *index_key{}, *attended{}, *values{};
   std::int8_t *c_q_i8{}, *index_query_i8{};
   f16 *index_query_scale{}, *index_weights_f16{};
-  float *c_q_scale{}, *index_weights{}, *index_key_f32{};
+  float *c_q_scale{}, *index_weights{}, *index_key_f32{}, *c_q_f32{}, *index_query_f32{};
   std::int64_t* slots{};
 
   bool quantised() const { return is_quantised(cache.mode); }
@@ -57,6 +57,8 @@ struct Chunk {
     const std::int64_t exact = scores() && !quantised() ? rows : 0, coded = scores() && quantised() ? rows : 0;
     index_query = carver.take<bf16>(exact * ni * di);
     index_key = carver.take<bf16>(exact * di);
+    c_q_f32 = carver.take<float>(exact * c.q_lora_rank);
+    index_query_f32 = carver.take<float>(exact * ni * di);
     index_key_f32 = carver.take<float>(exact * di);
     index_weights = carver.take<float>(exact * ni);
     index_query_i8 = carver.take<std::int8_t>(coded * ni * di);
@@ -156,9 +158,9 @@ struct Chunk {
   }
 
   void index_prolog() {
-    Timed timed(costs, "index_prolog_bf16", double(w.w_qb.bytes() + w.wk.bytes() + w.w_proj.bytes()));
-    IndexPrologBf16{c, w, rows, static_cast<const bf16*>(hidden.data), hidden.stride[0], c_q, cos, sin, index_key_f32,
-                    index_query, index_key, index_weights}
+    Timed timed(costs, "index_prolog_bf16", double(w.w_dq.bytes() + w.w_qb.bytes() + w.wk.bytes() + w.w_proj.bytes()));
+    IndexPrologBf16{c, w, rows, static_cast<const bf16*>(hidden.data), hidden.stride[0], cos, sin, c_q_f32, index_query_f32,
+                    index_key_f32, index_query, index_key, index_weights}
         .run(context);
     const std::int64_t width = c.index_head_dim;
     bf16* keys = reinterpret_cast<bf16*>(cache.index_key.memory.data());

@@ -55,8 +55,9 @@ struct Batch {
         free.pop_back();
       }
       for (int j = 0; j < keys[i]; ++j)
-        key_place.push_back(paged() ? block_table[i * columns + j / block_size] * block_size + j % block_size
-                            : folded() ? total_k + j : i * s2 + j);
+        key_place.push_back(paged()    ? block_table[i * columns + j / block_size] * block_size + j % block_size
+                            : folded() ? total_k + j
+                                       : i * s2 + j);
       total_q += queries[i], total_k += keys[i];
       if (folded()) lengths_query[i] = std::int32_t(total_q);
       if (folded() && !paged()) lengths_key[i] = std::int32_t(total_k);

@@ -83,10 +83,16 @@ struct Door {
   }
 
   void shapes() {  // 3
-    const Tensor* inputs[] = {&a.query, &a.key, &a.weights, &a.query_scale, &a.key_scale,
-                              &a.lengths_query, &a.lengths_key, &a.block_table};
-    const char* names[] = {"query", "key", "weights", "query_dequant_scale", "key_dequant_scale",
-                           "actual_seq_lengths_query", "actual_seq_lengths_key", "block_table"};
+    const Tensor* inputs[] = {&a.query,     &a.key,           &a.weights,     &a.query_scale,
+                              &a.key_scale, &a.lengths_query, &a.lengths_key, &a.block_table};
+    const char* names[] = {"query",
+                           "key",
+                           "weights",
+                           "query_dequant_scale",
+                           "key_dequant_scale",
+                           "actual_seq_lengths_query",
+                           "actual_seq_lengths_key",
+                           "block_table"};
     for (int i = 0; i < 8; ++i)
       if (*inputs[i]) plain(*inputs[i], names[i]);
 
@@ -98,17 +104,22 @@ struct Door {
     if (a.lengths_key) c.rank(a.lengths_key, "actual_seq_lengths_key", 1, "one per sequence");
     batch = folded ? a.lengths_query.shape[0] : q.shape[0];
 
-    c.rank(k, "key", folded_keys ? 3 : 4, paged ? "block_num, block_size, 1, D" : folded_keys ? "T, 1, D" : "B, S2, 1, D");
+    c.rank(k, "key", folded_keys ? 3 : 4,
+           paged         ? "block_num, block_size, 1, D"
+           : folded_keys ? "T, 1, D"
+                         : "B, S2, 1, D");
     pages = k.shape[0], s2 = k.shape[folded_keys ? 0 : 1];
     if (folded_keys) c.shape(k, "key", {s2, 1, dims}, "T of key, one key head, D of query");
-    else c.shape(k, "key", {paged ? pages : batch, s2, 1, dims},
-                 paged ? "block_num, block_size, one key head, D of query" : "B of query, S2, one key head, D of query");
+    else
+      c.shape(k, "key", {paged ? pages : batch, s2, 1, dims},
+              paged ? "block_num, block_size, one key head, D of query" : "B of query, S2, one key head, D of query");
     if (!paged && !a.lengths_key && s2 > std::numeric_limits<std::int32_t>::max())
       c.fail(Status::invalid_shape, "key", "", "has " + to_string(s2) + " positions", "at most 2147483647");
 
     p.weights = per_token(a.weights, "weights", {heads}, "B, S1 and N1 of query", "T and N1 of query");
     if (a.quantised) {
-      p.query_scale = per_token(a.query_scale, "query_dequant_scale", {heads}, "B, S1 and N1 of query", "T and N1 of query");
+      p.query_scale =
+          per_token(a.query_scale, "query_dequant_scale", {heads}, "B, S1 and N1 of query", "T and N1 of query");
       key_scale_shape();
     }
     if (paged) {
@@ -139,7 +150,8 @@ struct Door {
     if (a.return_value) p.values = per_token(*a.values, "sparse_values", {1, a.sparse_count}, why, why);
     else if (a.values->elements() != 0)
       c.fail(Status::invalid_shape, "sparse_values", "",
-             "has shape " + brackets({a.values->shape.data(), std::size_t(a.values->rank)}), "[0]", "return_value is false");
+             "has shape " + brackets({a.values->shape.data(), std::size_t(a.values->rank)}), "[0]",
+             "return_value is false");
   }
 
   /// The key scale as pages, whatever its axes: the documented two, more of length 1, or everything in one.
@@ -199,7 +211,8 @@ struct Door {
   }
 
   void half(const Tensor& t, const char* name) const {
-    if (c.strict() && t.dtype != DType::f16) c.chip(false, name, std::string("has dtype ") + name_of(t.dtype), "float16");
+    if (c.strict() && t.dtype != DType::f16)
+      c.chip(false, name, std::string("has dtype ") + name_of(t.dtype), "float16");
   }
 
   void chip(bool holds, const char* name, const char* what, std::int64_t got, const char* wanted) const {
@@ -210,14 +223,16 @@ struct Door {
     if (dims < 1) c.fail(Status::invalid_shape, "query", "", "has width 0", "at least 1");
     chip(dims == 128, "query", "has width ", dims, "128");
     if (a.quantised && dims > kMaxInnerI8)
-      c.fail(Status::invalid_shape, "query", "", "has width " + to_string(dims),
-             "at most " + to_string(kMaxInnerI8), "dots are int32");
+      c.fail(Status::invalid_shape, "query", "", "has width " + to_string(dims), "at most " + to_string(kMaxInnerI8),
+             "dots are int32");
     chip(heads <= 64, "query", "has heads: ", heads, "at most 64");
     if (heads < 1) c.fail(Status::invalid_shape, "query", "", "has no heads", "at least 1");
     c.at_least(a.sparse_count, "sparse_count", 1);
     const std::int64_t k = a.sparse_count;
     if (a.quantised) chip(k <= 2048, "sparse_count", "is ", k, "at most 2048");
-    else chip(k <= 2048 || (k <= 8192 && k % 1024 == 0), "sparse_count", "is ", k, "at most 2048 or a multiple of 1024 up to 8192");
+    else
+      chip(k <= 2048 || (k <= 8192 && k % 1024 == 0), "sparse_count", "is ", k,
+           "at most 2048 or a multiple of 1024 up to 8192");
   }
 
   void modes() {  // 10, 11
@@ -236,7 +251,8 @@ struct Door {
   }
 
   void window(std::int64_t value, const char* name) const {
-    if (value != kAllTokens) c.fail(Status::invalid_argument, name, "", "is " + to_string(value), to_string(kAllTokens));
+    if (value != kAllTokens)
+      c.fail(Status::invalid_argument, name, "", "is " + to_string(value), to_string(kAllTokens));
   }
   void quant_mode(std::int64_t value, const char* name) const {
     if (value != 0)
@@ -268,15 +284,18 @@ struct Door {
   void lengths_and_pages() {  // 12, 13
     Sequences& s = p.sequences;
     s.batch = batch, s.total_rows = rows, s.causal = a.sparse_mode == 3;
-    s.query = lengths(a.lengths_query, "actual_seq_lengths_query", folded, s1, s1, folded ? "T of query" : "S1 of query");
+    s.query =
+        lengths(a.lengths_query, "actual_seq_lengths_query", folded, s1, s1, folded ? "T of query" : "S1 of query");
     if (!paged) {
-      s.key = lengths(a.lengths_key, "actual_seq_lengths_key", folded_keys, s2, s2, folded_keys ? "T of key" : "S2 of key");
+      s.key =
+          lengths(a.lengths_key, "actual_seq_lengths_key", folded_keys, s2, s2, folded_keys ? "T of key" : "S2 of key");
       return;
     }
     const std::int64_t columns = a.block_table.shape[1];
     std::int64_t limit = 0;
     if (__builtin_mul_overflow(columns, s2, &limit)) limit = INT64_MAX;
-    s.key = lengths(a.lengths_key, "actual_seq_lengths_key", false, 0, limit, "columns of block_table times block_size of key");
+    s.key = lengths(a.lengths_key, "actual_seq_lengths_key", false, 0, limit,
+                    "columns of block_table times block_size of key");
     c.readable(a.block_table, "block_table");
     const auto table = view<const std::int32_t, 2>(a.block_table);
     for (std::int64_t b = 0; b < batch; ++b) {

@@ -14,7 +14,8 @@ std::string position(const Tensor& t, std::int64_t linear) {
   return s;
 }
 
-[[noreturn]] void refuse(const Check& c, const Tensor& t, const char* name, std::int64_t linear, float x, const char* wanted) {
+[[noreturn]] void refuse(const Check& c, const Tensor& t, const char* name, std::int64_t linear, float x,
+                         const char* wanted) {
   c.fail(Status::invalid_value, name, position(t, linear), "is " + std::to_string(x), wanted, "value checking");
 }
 
@@ -53,8 +54,7 @@ void keys(const Check& c, const Arguments& a, const Problem& p, const Sequence& 
       scale(c, a.key_scale, "key_dequant_scale", row, p.key_scales.offset(s.index, at));
       continue;
     }
-    for (std::int64_t d = 0; d < p.dims; ++d)
-      finite(c, a.key, "key", row * p.dims + d, p.keys.offset(s.index, at) + d);
+    for (std::int64_t d = 0; d < p.dims; ++d) finite(c, a.key, "key", row * p.dims + d, p.keys.offset(s.index, at) + d);
   }
 }
 

@@ -48,8 +48,13 @@ struct Sequences {
       return {b, first, total_rows - first, 0, 0, 0, causal};
     }
     const std::int64_t queries = query.count(b);
-    return {b, query.first(b), query.totals ? queries : query.whole, queries, key.totals ? key.first(b) : 0,
-            key.count(b), causal};
+    return {b,
+            query.first(b),
+            query.totals ? queries : query.whole,
+            queries,
+            key.totals ? key.first(b) : 0,
+            key.count(b),
+            causal};
   }
 };
 
@@ -71,8 +76,8 @@ struct Problem {
   PagedRows keys{};
   Grid weights, query_scale;  // query_scale, key_scales: quant_lightning_indexer
   Tensor key_scale;
-  PagedRows key_scales{};     // data is that of key_scale
-  Grid indices, values;       // values.rows.tensor absent: not wanted
+  PagedRows key_scales{};       // data is that of key_scale
+  Grid indices, values;         // values.rows.tensor absent: not wanted
   bool other_numerics = false;  // "fast" or "device"
 
   template <class T>
@@ -100,7 +105,7 @@ struct Arguments {
   std::string_view numerics;
   Tensor& indices;
   Tensor* values;
-  bool infer;         // absent outputs receive dtype and shape
+  bool infer;  // absent outputs receive dtype and shape
   bool check_values;
 };
 

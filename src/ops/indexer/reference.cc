@@ -16,7 +16,8 @@ void write_list(const Problem& p, std::int64_t row, const std::vector<float>& sc
   });
   const auto n = std::min(p.count, std::int64_t(order.size()));
   for (std::int64_t i = 0; i < p.count; ++i) {
-    static_cast<std::int32_t*>(p.indices.rows.tensor.data)[p.indices.offset(row, i)] = i < n ? order[std::size_t(i)] : -1;
+    static_cast<std::int32_t*>(p.indices.rows.tensor.data)[p.indices.offset(row, i)] =
+        i < n ? order[std::size_t(i)] : -1;
     if (!p.values.rows.tensor) continue;
     const float x = i < n ? score[std::size_t(order[std::size_t(i)])] : -std::numeric_limits<float>::infinity();
     void* values = p.values.rows.tensor.data;

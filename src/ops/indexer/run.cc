@@ -7,9 +7,9 @@
 namespace dsakit::indexer {
 namespace {
 
-constexpr std::int64_t kGroup = 8;               // query rows that share a block of keys
-constexpr std::int64_t kListBytes = 48 << 20;    // of all lists, whatever the context
-constexpr std::int64_t kShortestPiece = 2048;    // keys: below, joining costs more than it brings
+constexpr std::int64_t kGroup = 8;             // query rows that share a block of keys
+constexpr std::int64_t kListBytes = 48 << 20;  // of all lists, whatever the context
+constexpr std::int64_t kShortestPiece = 2048;  // keys: below, joining costs more than it brings
 
 std::int64_t up(std::int64_t n, std::int64_t d) { return (n + d - 1) / d; }
 
@@ -87,7 +87,8 @@ void append(const Kernels& kernels, const Plan& c, const float* scores, std::int
   list.size += kernels.append_candidates(scores, int(count), std::uint32_t(first), list.floor, candidates + list.size);
 }
 
-void finish_row(const Problem& p, const Plan& c, const Memory& m, const Piece& piece, std::int64_t r, int thread) noexcept {
+void finish_row(const Problem& p, const Plan& c, const Memory& m, const Piece& piece, std::int64_t r,
+                int thread) noexcept {
   const std::int64_t list = piece.list - piece.number + r * piece.of;
   std::uint64_t* best = m.candidates + list * c.room;
   std::int64_t n = m.list[list].size;

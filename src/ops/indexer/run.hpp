@@ -9,8 +9,8 @@
 #include "ops/indexer/select.hpp"
 
 // Scoring and selection are cut in pieces: a few query rows of one sequence against a range of its keys. Inside a piece
-// blocks of keys, small enough to stay in the cache, meet all its rows. Each row keeps a short list of candidates; lists
-// of one row are joined in key order. The order of candidates is total, so neither the cut nor the threads show.
+// blocks of keys, small enough to stay in the cache, meet all its rows. Each row keeps a short list of candidates;
+// lists of one row are joined in key order. The order of candidates is total, so neither the cut nor the threads show.
 namespace dsakit::indexer {
 
 /// The candidates of one row and piece, and what they must reach to be admitted.
@@ -42,9 +42,9 @@ struct Memory {
   std::int64_t* first_piece;  // of each sequence, and their end
   std::uint64_t* candidates;  // [lists][room]
   List* list;
-  std::uint64_t* scratch;     // [threads][sort_room]
-  Histogram* histogram;       // [threads]
-  float* scores;              // [threads][block]
+  std::uint64_t* scratch;  // [threads][sort_room]
+  Histogram* histogram;    // [threads]
+  float* scores;           // [threads][block]
   std::int64_t sort_room;
 
   Memory(Carver&, const Problem&, const Plan&, int threads);

@@ -16,13 +16,26 @@ std::vector<float> plateau(Random& r, std::int64_t n, int kind) {
   for (std::int64_t i = 0; i < n; ++i) {
     float& x = s[std::size_t(i)];
     switch (kind) {
-      case 0: x = r.uniform(-1, 1); break;
-      case 1: x = float(r.below(5)) - 2; break;
-      case 2: x = r.below(2) ? 0.f : -0.f; break;
-      case 3: x = float(i); break;
-      case 4: x = float(-i); break;
-      case 5: x = std::bit_cast<float>(std::uint32_t(r.next())); break;  // NaN, infinities, subnormals
-      default: x = r.below(3) ? -std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN();
+      case 0:
+        x = r.uniform(-1, 1);
+        break;
+      case 1:
+        x = float(r.below(5)) - 2;
+        break;
+      case 2:
+        x = r.below(2) ? 0.f : -0.f;
+        break;
+      case 3:
+        x = float(i);
+        break;
+      case 4:
+        x = float(-i);
+        break;
+      case 5:
+        x = std::bit_cast<float>(std::uint32_t(r.next()));
+        break;  // NaN, infinities, subnormals
+      default:
+        x = r.below(3) ? -std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN();
     }
   }
   return s;
@@ -37,7 +50,8 @@ TEST(IndexerSelect, EqualsASort) {
         if (keep < 1) continue;
         std::vector<std::uint64_t> data;
         const std::vector<float> scores = plateau(r, n, kind);
-        for (std::int64_t i = 0; i < n; ++i) data.push_back(candidate(order_key(scores[std::size_t(i)]), std::uint32_t(i)));
+        for (std::int64_t i = 0; i < n; ++i)
+          data.push_back(candidate(order_key(scores[std::size_t(i)]), std::uint32_t(i)));
         std::vector<std::uint64_t> wanted = data, scratch(static_cast<std::size_t>(std::min(n, kSortWithScratch)));
         std::sort(wanted.begin(), wanted.end(), std::greater{});
         if (keep < n) {
@@ -49,7 +63,8 @@ TEST(IndexerSelect, EqualsASort) {
           }
         }
         wanted.resize(std::size_t(keep)), data.resize(std::size_t(keep));
-        EXPECT_TRUE(std::is_sorted(data.begin(), data.end(), [](auto a, auto b) { return position_of(a) < position_of(b); }));
+        EXPECT_TRUE(
+            std::is_sorted(data.begin(), data.end(), [](auto a, auto b) { return position_of(a) < position_of(b); }));
         sort_best_first(data.data(), keep, scratch.data(), *h);
         ASSERT_EQ(data, wanted) << "kind " << kind << ", n " << n << ", keep " << keep;
       }

@@ -160,7 +160,8 @@ bool fast(const Problem& p) { return p.other_numerics && p.type == DType::bf16; 
 }  // namespace
 
 std::size_t workspace(const Problem& p, int threads) {
-  return fast(p) ? indexer::Selection<FastScorer>::workspace(p, threads) : indexer::Selection<Scorer>::workspace(p, threads);
+  return fast(p) ? indexer::Selection<FastScorer>::workspace(p, threads)
+                 : indexer::Selection<Scorer>::workspace(p, threads);
 }
 
 void run(const Problem& p, Call& call, std::byte* memory) noexcept {

@@ -1,127 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "dsakit/lightning_indexer.hpp"
+#include "ops/lightning_indexer/cases.hpp"
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <functional>
-#include <limits>
-#include <numeric>
-
 #include "kernels/kernels.hpp"
-#include "ops/indexer/cases.hpp"
 
 namespace dsakit {
 namespace {
 
+using namespace lightning_indexer_cases;
+
 using indexer::AtPageEnd;
-using indexer::Batch;
-
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
-
-/// 16-bit floats of either kind.
-struct Halves {
-  std::vector<bf16> brain;
-  std::vector<f16> half;
-
-  explicit Halves(const std::vector<float>& values = {}) {
-    for (float x : values) brain.push_back(to_bf16(x)), half.push_back(to_f16(x));
-  }
-  Tensor of(Tensor t, DType d) {
-    t.dtype = d;
-    t.data = d == DType::bf16 ? static_cast<void*>(brain.data()) : half.data();
-    return t;
-  }
-  float at(std::size_t i, DType d) const { return d == DType::bf16 ? to_float(brain[i]) : to_float(half[i]); }
-};
-
-struct Lists {
-  std::vector<std::int32_t> indices;
-  std::vector<float> values;  // as numbers: -0 equals +0
-
-  bool operator==(const Lists& o) const {
-    auto same = [](float a, float b) { return a == b || (a != a && b != b); };
-    return indices == o.indices && std::equal(values.begin(), values.end(), o.values.begin(), o.values.end(), same);
-  }
-};
-
-/// One call with all its memory.
-struct Case {
-  Batch batch;
-  std::int64_t heads = 4, dims = 16, count = 8, mode = 3;
-  std::string numerics = "fp32";
-  DType type = DType::bf16;
-  bool wide_weights = false;
-  std::vector<float> query, key, weights;  // in the order of the tokens; unused places hold NaN
-
-  Halves query_memory, key_memory, weight_memory, value_memory;
-  std::vector<float> wide_memory;
-  std::vector<std::int32_t> out;
-
-  LightningIndexerArgs args() {
-    out.assign(std::size_t(batch.query_rows * count), 12345);
-    value_memory = Halves(std::vector<float>(out.size(), 99));
-    query_memory = Halves(Batch::spread(query, heads * dims, batch.query_place, batch.query_rows, kNan));
-    key_memory = Halves(Batch::spread(key, dims, batch.key_place, batch.key_rows, kNan));
-    wide_memory = Batch::spread(weights, heads, batch.query_place, batch.query_rows, kNan);
-    weight_memory = Halves(wide_memory);
-    return {.query = query_memory.of(batch.query_tensor<float>(nullptr, heads, dims), type),
-            .key = key_memory.of(batch.key_tensor<float>(nullptr, dims), type),
-            .weights = wide_weights ? batch.row_tensor(wide_memory.data(), heads)
-                                    : weight_memory.of(batch.row_tensor<float>(nullptr, heads), type),
-            .actual_seq_lengths_query = tensor(batch.lengths_query.data(), {batch.size()}),
-            .actual_seq_lengths_key = tensor(batch.lengths_key.data(), {batch.size()}),
-            .block_table = batch.table_tensor(),
-            .layout_query = batch.layout_query,
-            .layout_key = batch.layout_key,
-            .sparse_count = count,
-            .sparse_mode = mode,
-            .return_value = true,
-            .numerics = numerics};
-  }
-  LightningIndexerOuts outs() {
-    return {.sparse_indices = batch.list_tensor(out.data(), count),
-            .sparse_values = value_memory.of(batch.list_tensor<float>(nullptr, count), type)};
-  }
-  Lists lists() const {
-    Lists l{out, {}};
-    for (std::size_t i = 0; i < out.size(); ++i) l.values.push_back(value_memory.at(i, type));
-    return l;
-  }
-  Lists reference() {
-    const auto a = args();
-    dsakit::reference::lightning_indexer(a, outs());
-    return lists();
-  }
-  Lists fast(Context& context) {
-    const auto a = args();
-    lightning_indexer(a, outs(), context);
-    return lists();
-  }
-};
-
-void fill(Case& c, Random& r, int data) {
-  const auto q = std::accumulate(c.batch.queries.begin(), c.batch.queries.end(), std::int64_t{0});
-  const auto k = std::accumulate(c.batch.keys.begin(), c.batch.keys.end(), std::int64_t{0});
-  auto numbers = [&](std::int64_t n, float range) {
-    std::vector<float> v(static_cast<std::size_t>(n));
-    for (float& x : v) x = data == 0 ? r.uniform(-range, range) : data == 1 ? float(r.below(5) - 2) : r.normal() * 1e4f;
-    return v;
-  };
-  c.query = numbers(q * c.heads * c.dims, 1), c.key = numbers(k * c.dims, 1), c.weights = numbers(q * c.heads, 130);
-}
-
-Case random_case(std::uint64_t seed) {
-  static const std::int64_t heads[] = {1, 3, 8, 16, 17, 32, 64, 70}, widths[] = {1, 16, 33, 64, 128};
-  static const std::int64_t counts[] = {1, 7, 16, 64, 95};
-  Random r(seed);
-  Case c;
-  c.batch = indexer::random_batch(r, 90);
-  c.heads = heads[r.below(8)], c.dims = widths[r.below(5)], c.count = counts[r.below(5)], c.mode = r.below(2) * 3;
-  c.type = r.below(2) ? DType::bf16 : DType::f16, c.wide_weights = r.below(2) == 0;
-  fill(c, r, int(r.below(3)));
-  return c;
-}
 
 void expect_reference(Case& c, const std::string& what) {
   const Lists wanted = c.reference();
@@ -191,7 +80,8 @@ TEST(LightningIndexer, FastNumericsStayWithinTheErrorBound) {
       std::size_t token = 0, first_key = 0;
       for (std::size_t b = 0; b < c.batch.queries.size(); first_key += std::size_t(c.batch.keys[b++]))
         for (int i = 0; i < c.batch.queries[b]; ++i, ++token) {
-          const int n = c.mode == 0 ? c.batch.keys[b] : std::clamp(c.batch.keys[b] - c.batch.queries[b] + i + 1, 0, c.batch.keys[b]);
+          const int n = c.mode == 0 ? c.batch.keys[b]
+                                    : std::clamp(c.batch.keys[b] - c.batch.queries[b] + i + 1, 0, c.batch.keys[b]);
           const auto chosen = std::min<std::int64_t>(n, c.count);
           const std::int32_t* list = &lists.indices[std::size_t(c.batch.query_place[token] * c.count)];
           std::vector<char> in(static_cast<std::size_t>(n));
@@ -209,14 +99,17 @@ TEST(LightningIndexer, FastNumericsStayWithinTheErrorBound) {
             for (std::int64_t h = 0; h < c.heads; ++h) {
               double dot = 0, peak = 0, total = 0;
               for (std::int64_t d = 0; d < c.dims; ++d) {
-                const double q = to_float(to_bf16(c.query[(token * std::size_t(c.heads) + std::size_t(h)) * std::size_t(c.dims) + std::size_t(d)]));
-                const double term = q * to_float(to_bf16(c.key[(first_key + std::size_t(j)) * std::size_t(c.dims) + std::size_t(d)]));
+                const double q = to_float(to_bf16(
+                    c.query[(token * std::size_t(c.heads) + std::size_t(h)) * std::size_t(c.dims) + std::size_t(d)]));
+                const double term =
+                    q * to_float(to_bf16(c.key[(first_key + std::size_t(j)) * std::size_t(c.dims) + std::size_t(d)]));
                 dot += term, total += std::fabs(term), peak = std::max(peak, std::fabs(dot));
               }
               const float given = c.weights[token * std::size_t(c.heads) + std::size_t(h)];
               const double weight = c.wide_weights ? given : to_float(to_bf16(given));
               score += weight * std::max(dot, 0.);
-              error += std::fabs(weight) * (0x1p-23 * (std::sqrt(double(c.dims)) * peak + total) + 0x1p-21 * std::max(dot, 0.));
+              error += std::fabs(weight) *
+                       (0x1p-23 * (std::sqrt(double(c.dims)) * peak + total) + 0x1p-21 * std::max(dot, 0.));
             }
             if (in[std::size_t(j)]) lowest_in = std::min(lowest_in, score + error);
             else highest_out = std::max(highest_out, score - error);
@@ -239,7 +132,8 @@ TEST(LightningIndexer, ReadsNothingOutside) {
       fill(c, r, 1);  // small integers: exact in any order
       const Lists wanted = c.reference();
       auto a = c.args();
-      const AtPageEnd query(a.query.data, c.query_memory.brain.size() * 2), key(a.key.data, c.key_memory.brain.size() * 2);
+      const AtPageEnd query(a.query.data, c.query_memory.brain.size() * 2),
+          key(a.key.data, c.key_memory.brain.size() * 2);
       a.query = query.moved(a.query), a.key = key.moved(a.key);
       for (const Kernels* k : supported_kernels()) {
         Context context({.isa = k->isa});
@@ -265,7 +159,8 @@ TEST(LightningIndexer, BigAddresses) {
   std::vector<std::int32_t> table{std::int32_t(pages - 1), 29077, 131072, 262144 + 7, 0};
   for (std::int64_t j = 0; j < c.batch.keys[0]; ++j)
     for (std::int64_t d = 0; d < dims; ++d)
-      memory[(table[std::size_t(j / block)] * block + j % block) * dims + d] = to_bf16(c.key[std::size_t(j * dims + d)]);
+      memory[(table[std::size_t(j / block)] * block + j % block) * dims + d] =
+          to_bf16(c.key[std::size_t(j * dims + d)]);
   a.key = tensor(memory, {pages, block, 1, dims});
   a.block_table = tensor(table.data(), {1, 5});
   lightning_indexer(a, c.outs());
@@ -312,14 +207,15 @@ TEST(LightningIndexer, SpecialScores) {
     Context context({.isa = k->isa});
     std::vector<std::int32_t> out(6);
     std::vector<f16> values(6);
-    lightning_indexer({.query = tensor(one, {1, 1, 1, 1}),
-                       .key = tensor(key.half.data(), {1, 5, 1, 1}),
-                       .weights = tensor(weight, {1, 1, 1}),
-                       .sparse_count = 6,
-                       .sparse_mode = 0,
-                       .return_value = true},
-                      {.sparse_indices = tensor(out.data(), {1, 1, 1, 6}), .sparse_values = tensor(values.data(), {1, 1, 1, 6})},
-                      context);
+    lightning_indexer(
+        {.query = tensor(one, {1, 1, 1, 1}),
+         .key = tensor(key.half.data(), {1, 5, 1, 1}),
+         .weights = tensor(weight, {1, 1, 1}),
+         .sparse_count = 6,
+         .sparse_mode = 0,
+         .return_value = true},
+        {.sparse_indices = tensor(out.data(), {1, 1, 1, 6}), .sparse_values = tensor(values.data(), {1, 1, 1, 6})},
+        context);
     EXPECT_EQ(out, (std::vector<std::int32_t>{3, 1, 2, 4, 0, -1}));
     EXPECT_EQ(to_float(values[1]), kInf);  // 120000 overflows fp16
     EXPECT_EQ(to_float(values[3]), 0);
@@ -349,97 +245,6 @@ TEST(LightningIndexer, InferAndNoValues) {
   a.return_value = false;
   lightning_indexer(a, {.sparse_indices = c.outs().sparse_indices, .sparse_values = o.sparse_values});
   EXPECT_EQ(c.out, wanted);
-}
-
-/// What differs from quant_lightning_indexer, whose tests walk through the shared door.
-TEST(LightningIndexer, Refusals) {
-  using A = LightningIndexerArgs;
-  using O = LightningIndexerOuts;
-  struct Refusal {
-    Status status;
-    const char* parameter;
-    std::function<void(A&, O&)> change;
-  };
-  const std::vector<Refusal> all{
-      {Status::invalid_dtype, "query", [](A& a, O&) { a.query.dtype = DType::i16; }},
-      {Status::invalid_dtype, "key", [](A& a, O&) { a.key.dtype = DType::f16; }},
-      {Status::invalid_dtype, "weights", [](A& a, O&) { a.weights.dtype = DType::f16; }},
-      {Status::invalid_dtype, "sparse_values", [](A&, O& o) { o.sparse_values.dtype = DType::f16; }},
-      {Status::invalid_shape, "sparse_values", [](A&, O& o) { o.sparse_values.shape[0] = 1; }},
-      {Status::invalid_shape, "sparse_values", [](A& a, O&) { a.return_value = false; }},
-      {Status::invalid_argument, "sparse_values", [](A&, O& o) { o.sparse_values = {}; }},
-      {Status::invalid_argument, "layout_key", [](A& a, O&) { a.layout_key = "BSND"; }},
-      {Status::invalid_argument, "numerics", [](A& a, O&) { a.numerics = "device"; }},
-      {Status::aliased, "sparse_values", [](A& a, O& o) { o.sparse_values.data = a.weights.data; }},
-      {Status::unsupported, "query", [](A& a, O&) { a.level = Level::strict; }},
-  };
-  for (const Refusal& refusal : all) {
-    Random r(9);
-    Case c;
-    c.batch.queries = {2, 1}, c.batch.keys = {40, 33};
-    c.batch.place();
-    fill(c, r, 0);
-    auto a = c.args();
-    auto o = c.outs();
-    refusal.change(a, o);
-    try {
-      lightning_indexer(a, o);
-      ADD_FAILURE() << refusal.parameter << " was accepted";
-    } catch (const Error& e) {
-      EXPECT_EQ(e.status, refusal.status) << e.what();
-      EXPECT_EQ(e.parameter, refusal.parameter) << e.what();
-    }
-    EXPECT_EQ(c.out, std::vector<std::int32_t>(c.out.size(), 12345));
-  }
-}
-
-TEST(LightningIndexer, StrictLimits) {
-  Random r(1);
-  Case c;
-  c.batch.queries = {1}, c.batch.keys = {40};
-  c.batch.place();
-  c.dims = 128, c.count = 3072;
-  fill(c, r, 0);
-  auto a = c.args();
-  a.level = Level::strict;
-  auto refused = [&](const char* parameter) {
-    try {
-      lightning_indexer(a, c.outs());
-      ADD_FAILURE() << parameter << " was accepted";
-    } catch (const Error& e) {
-      EXPECT_EQ(e.status, Status::unsupported) << e.what();
-      EXPECT_EQ(e.parameter, parameter);
-    }
-  };
-  refused("return_value");
-  c.count = 3000, a = c.args(), a.level = Level::strict;
-  refused("sparse_count");
-  c.batch.layout_key = "TND", c.batch.place(0), c.count = 3072;
-  a = c.args(), a.level = Level::strict;
-  lightning_indexer(a, c.outs());
-  EXPECT_TRUE(c.lists() == c.reference());
-}
-
-TEST(LightningIndexer, ValueChecking) {
-  Context context({.check_values = true});
-  Random r(9);
-  Case c;
-  c.batch.queries = {2, 1}, c.batch.keys = {40, 33};
-  c.batch.place();
-  fill(c, r, 0);
-  EXPECT_TRUE(c.fast(context) == c.reference());
-  for (auto [numbers, parameter] : {std::pair{&c.query, "query"}, {&c.key, "key"}, {&c.weights, "weights"}}) {
-    const float old = (*numbers)[7];
-    (*numbers)[7] = kNan;
-    try {
-      c.fast(context);
-      ADD_FAILURE() << parameter << " was accepted";
-    } catch (const Error& e) {
-      EXPECT_EQ(e.status, Status::invalid_value);
-      EXPECT_EQ(e.parameter, parameter);
-    }
-    (*numbers)[7] = old;
-  }
 }
 
 }  // namespace

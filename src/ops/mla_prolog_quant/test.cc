@@ -180,7 +180,9 @@ TEST(MlaPrologQuant, CachesOfTheirOwnReceiveACopy) {
     Written target = d.initial, source = d.initial;
     MlaPrologQuantArgs a = d.mla_args(source);
     MlaPrologQuantOuts o = d.mla_outs(target);
-    auto scramble = [](auto& v) { std::memset(v.data(), 0x55, v.size() * sizeof v[0]); };
+    auto scramble = [](auto& v) {
+      if (!v.empty()) std::memset(v.data(), 0x55, v.size() * sizeof v[0]);
+    };
     const MlaPrologQuantArgs of_target = d.mla_args(target);
     scramble(target.kv_i8), scramble(target.kv), scramble(target.kr);
     o.kv_cache_out = of_target.kv_cache, o.kr_cache_out = of_target.kr_cache;
