@@ -49,10 +49,10 @@ class LayerCache {
   ~LayerCache();
 
   std::string_view mode() const;
-  std::int64_t length() const;     // tokens held
+  std::int64_t length() const;  // tokens held
   std::int64_t page_size() const;
-  std::size_t bytes() const;       // memory held
-  void reset();                    // forgets the tokens, keeps the memory
+  std::size_t bytes() const;  // memory held
+  void reset();               // forgets the tokens, keeps the memory
   State& state() { return *state_; }
   const State& state() const { return *state_; }
 
@@ -135,8 +135,8 @@ class Model {
   std::int64_t hidden_size() const;
   std::int64_t index_topk() const;
   int layers() const;
-  AttentionLayer attention(int layer) const;  // shares the weights
-  std::size_t weight_bytes() const;           // prepared so far
+  AttentionLayer attention(int layer) const;    // shares the weights
+  std::size_t weight_bytes() const;             // prepared so far
   std::vector<std::string_view> modes() const;  // those it can run: dense_bf16 alone without an indexer
 
   Session start(std::string_view mode, std::int64_t page_size = kDefaultPageSize) const;
@@ -156,8 +156,7 @@ class Model {
   /// w predicts bytes w*context+1 .. w*context+context from an empty context, so each byte but the first is predicted
   /// once; the last window is shorter. `progress(done, all)` is called now and then.
   Score score(std::span<const std::uint8_t> text, std::int64_t context, std::string_view mode,
-              Context& = default_context(),
-              const std::function<void(std::int64_t, std::int64_t)>& progress = {}) const;
+              Context& = default_context(), const std::function<void(std::int64_t, std::int64_t)>& progress = {}) const;
 
   struct State;
   State& state() const { return *state_; }

@@ -34,14 +34,4 @@ class Timed {
   std::chrono::steady_clock::time_point start_;
 };
 
-/// Adds what one run cost to a sum.
-inline void add(Costs& sum, const Costs& more) {
-  for (const OperatorCost& m : more.operators) {
-    auto at = std::find_if(sum.operators.begin(), sum.operators.end(), [&](auto& c) { return c.name == m.name; });
-    if (at == sum.operators.end()) at = sum.operators.insert(at, {.name = m.name});
-    at->calls += m.calls, at->seconds += m.seconds, at->bytes += m.bytes;
-  }
-  sum.selected += more.selected, sum.visible += more.visible;
-}
-
 }  // namespace dsakit

@@ -13,7 +13,7 @@ struct DenseAttention {
   bf16 *query_nope, *query_rope;  // [rows, heads, Hckv], [rows, heads, Dr]
   std::int64_t rows, first, heads;
   double scale;
-  bf16* out;                      // [rows, heads, Hckv]
+  bf16* out;  // [rows, heads, Hckv]
 };
 void dense_attention(const DenseAttention& d, LayerCache::State& cache, Context& context);
 

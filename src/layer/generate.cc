@@ -15,7 +15,8 @@ std::int32_t pick(std::span<const float> logits, double temperature, Random& ran
   const std::size_t best = std::size_t(std::max_element(logits.begin(), logits.end()) - logits.begin());
   if (temperature == 0) return std::int32_t(best);
   double sum = 0;
-  for (std::size_t i = 0; i < logits.size(); ++i) sum += odds[i] = std::exp((double(logits[i]) - logits[best]) / temperature);
+  for (std::size_t i = 0; i < logits.size(); ++i)
+    sum += odds[i] = std::exp((double(logits[i]) - logits[best]) / temperature);
   double left = sum * (double(random.next() >> 11) * 0x1p-53);
   for (std::size_t i = 0; i < odds.size(); ++i)
     if ((left -= odds[i]) < 0) return std::int32_t(i);
@@ -24,11 +25,12 @@ std::int32_t pick(std::span<const float> logits, double temperature, Random& ran
 
 }  // namespace
 
-std::vector<std::int32_t> Model::generate(std::span<const std::int32_t> prompt, std::int64_t count, std::string_view mode,
-                                          double temperature, std::uint64_t seed, Context& context,
-                                          const std::function<void(std::int32_t)>& each) const {
+std::vector<std::int32_t> Model::generate(std::span<const std::int32_t> prompt, std::int64_t count,
+                                          std::string_view mode, double temperature, std::uint64_t seed,
+                                          Context& context, const std::function<void(std::int32_t)>& each) const {
   if (prompt.empty()) throw Error(Status::invalid_argument, "model", "prompt", "", "is empty", "at least one token");
-  if (count < 0) throw Error(Status::invalid_argument, "model", "count", "", "is " + std::to_string(count), "at least 0");
+  if (count < 0)
+    throw Error(Status::invalid_argument, "model", "count", "", "is " + std::to_string(count), "at least 0");
   if (!(temperature >= 0 && std::isfinite(temperature)))
     throw Error(Status::invalid_argument, "model", "temperature", "", "is " + std::to_string(temperature),
                 "a finite number of at least 0");

@@ -52,7 +52,8 @@ void IndexPrologBf16::run(Context& context) const {
   call.parallel_for(rows, double(rows * rank), [&](std::int64_t i, int thread) {
     const Row row = memory(thread);
     kernels.widen_bf16(weights.gamma_cq.data(), rank, row.gamma);
-    prolog::rms_norm(kernels, prolog::kPyPto, c_q + i * rank, rank, row.gamma, float(config.rms_norm_eps), c_q + i * rank);
+    prolog::rms_norm(kernels, prolog::kPyPto, c_q + i * rank, rank, row.gamma, float(config.rms_norm_eps),
+                     c_q + i * rank);
   });
   multiply(call, weights.w_qb, std::as_const(c_q), rank, rows, query_f32);
   multiply(call, weights.wk, x, x_stride, rows, key_f32);
@@ -71,7 +72,8 @@ void IndexPrologBf16::run(Context& context) const {
     float *q = query_f32 + i * heads * width, *k = key_f32 + i * width;
     for (std::int64_t h = 0; h < heads; ++h) rotate(q + h * width);
     kernels.round_bf16(q, heads * width, query + i * heads * width);
-    prolog::layer_norm(kernels, k, width, weights.ln_gamma_k.data(), weights.ln_beta_k.data(), float(kLayerNormEpsilon), k);
+    prolog::layer_norm(kernels, k, width, weights.ln_gamma_k.data(), weights.ln_beta_k.data(), float(kLayerNormEpsilon),
+                       k);
     rotate(k);
     kernels.round_bf16(k, width, key + i * width);
     for (std::int64_t h = 0; h < heads; ++h) {

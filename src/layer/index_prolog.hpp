@@ -17,14 +17,14 @@ struct IndexPrologBf16 {
   const io::ModelConfig& config;
   const LayerWeights& weights;
   std::int64_t rows;
-  const bf16* x;                       // [rows, He]
+  const bf16* x;  // [rows, He]
   std::int64_t x_stride;
-  const bf16 *cos, *sin;               // [rows, Dr]
-  float *c_q, *query_f32, *key_f32;    // scratch [rows, Hcq], [rows, Ni, Di], [rows, Di]
+  const bf16 *cos, *sin;             // [rows, Dr]
+  float *c_q, *query_f32, *key_f32;  // scratch [rows, Hcq], [rows, Ni, Di], [rows, Di]
 
-  bf16* query;                         // [rows, Ni, Di]
-  bf16* key;                           // [rows, Di]
-  float* head_weights;                 // [rows, Ni]
+  bf16* query;          // [rows, Ni, Di]
+  bf16* key;            // [rows, Di]
+  float* head_weights;  // [rows, Ni]
 
   void run(Context& context) const;
 };

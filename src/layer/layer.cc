@@ -115,7 +115,8 @@ struct Chunk {
     const std::int64_t n = c.num_attention_heads, dr = c.qk_rope_head_dim, ni = c.index_n_heads, di = c.index_head_dim;
     const Tensor h = tensor(w.hadamard.data(), {di, di});
     Timed timed(costs, "mla_indexer_prolog_quant",
-                prolog_bytes() + double(w.w_uq_qr_i8.codes.bytes() + w.w_qb_i8.codes.bytes() + w.wk.bytes() + w.w_proj.bytes()));
+                prolog_bytes() +
+                    double(w.w_uq_qr_i8.codes.bytes() + w.w_qb_i8.codes.bytes() + w.wk.bytes() + w.w_proj.bytes()));
     mla_indexer_prolog_quant(
         {
             .token_x = hidden,
@@ -159,8 +160,19 @@ struct Chunk {
 
   void index_prolog() {
     Timed timed(costs, "index_prolog_bf16", double(w.w_dq.bytes() + w.w_qb.bytes() + w.wk.bytes() + w.w_proj.bytes()));
-    IndexPrologBf16{c, w, rows, static_cast<const bf16*>(hidden.data), hidden.stride[0], cos, sin, c_q_f32, index_query_f32,
-                    index_key_f32, index_query, index_key, index_weights}
+    IndexPrologBf16{c,
+                    w,
+                    rows,
+                    static_cast<const bf16*>(hidden.data),
+                    hidden.stride[0],
+                    cos,
+                    sin,
+                    c_q_f32,
+                    index_query_f32,
+                    index_key_f32,
+                    index_query,
+                    index_key,
+                    index_weights}
         .run(context);
     const std::int64_t width = c.index_head_dim;
     bf16* keys = reinterpret_cast<bf16*>(cache.index_key.memory.data());
@@ -214,7 +226,9 @@ struct Chunk {
     }
   }
 
-  double row_bytes() const { return double(cache.latent.row_bytes() + cache.rope.row_bytes() + cache.latent_scale.row_bytes()); }
+  double row_bytes() const {
+    return double(cache.latent.row_bytes() + cache.rope.row_bytes() + cache.latent_scale.row_bytes());
+  }
 
   void attend() {
     const std::int64_t n = c.num_attention_heads;
@@ -265,13 +279,15 @@ struct Chunk {
     for_each_tile(call, w.w_uv.view(), attended, n * c.kv_lora_rank, c.kv_lora_rank, rows,
                   [&](auto head, auto row, auto some, auto column, auto columns, const float* tile) {
                     for (std::int64_t i = 0; i < some; ++i)
-                      call.kernels().round_bf16(tile + i * kPanel, columns, values + ((row + i) * n + head) * dv + column);
+                      call.kernels().round_bf16(tile + i * kPanel, columns,
+                                                values + ((row + i) * n + head) * dv + column);
                   });
     for_each_tile(call, w.w_o.view(), values, n * dv, 0, rows,
                   [&](auto, auto row, auto some, auto column, auto columns, const float* tile) {
                     for (std::int64_t i = 0; i < some; ++i) {
                       const std::int64_t at = (row + i) * out.stride[0] + column;
-                      if (out.dtype == DType::f32) std::copy_n(tile + i * kPanel, columns, static_cast<float*>(out.data) + at);
+                      if (out.dtype == DType::f32)
+                        std::copy_n(tile + i * kPanel, columns, static_cast<float*>(out.data) + at);
                       else call.kernels().round_bf16(tile + i * kPanel, columns, static_cast<bf16*>(out.data) + at);
                     }
                   });
@@ -287,8 +303,15 @@ std::int64_t chunk_tokens(const io::ModelConfig& c) {
 }
 
 void forward_chunk(const AttentionLayer::State& layer, const Tensor& hidden, const Tensor& out,
-                   LayerCache::State& cache, std::int32_t* selection, Scratch& scratch, Context& context, Costs* costs) {
-  Chunk chunk{.layer = layer, .cache = cache, .context = context, .costs = costs, .hidden = hidden, .out = out, .selection = selection};
+                   LayerCache::State& cache, std::int32_t* selection, Scratch& scratch, Context& context,
+                   Costs* costs) {
+  Chunk chunk{.layer = layer,
+              .cache = cache,
+              .context = context,
+              .costs = costs,
+              .hidden = hidden,
+              .out = out,
+              .selection = selection};
   chunk.carve(scratch.require(chunk.carve(nullptr)));
   chunk.place();
   if (chunk.scores() && chunk.quantised()) chunk.mla_indexer_prolog();
@@ -328,7 +351,8 @@ bool AttentionLayer::has_indexer() const { return state_->indexer; }
 std::size_t AttentionLayer::weight_bytes() const { return state_->weights.bytes(); }
 
 LayerCache AttentionLayer::make_cache(std::string_view mode, std::int64_t page_size) const {
-  return LayerCache(std::make_unique<LayerCache::State>(state_->config, state_->indexer, mode_of(mode, state_->config), page_size));
+  return LayerCache(
+      std::make_unique<LayerCache::State>(state_->config, state_->indexer, mode_of(mode, state_->config), page_size));
 }
 
 void AttentionLayer::forward(const Tensor& hidden, const Tensor& out, LayerCache& cache_, const Tensor& selection,
@@ -357,7 +381,8 @@ void AttentionLayer::forward(const Tensor& hidden, const Tensor& out, LayerCache
   }
   const LayerCache::State wanted(c, state_->indexer, cache.mode, cache.page_size);
   if (!cache.same_kind(wanted))
-    check.fail(Status::invalid_argument, "cache", "", "was made for another layer", "one from make_cache of this layer");
+    check.fail(Status::invalid_argument, "cache", "", "was made for another layer",
+               "one from make_cache of this layer");
 
   state_->weights.prepare(cache.mode);
   const std::int64_t rows = hidden.shape[0], step = chunk_tokens(c);
@@ -368,14 +393,17 @@ void AttentionLayer::forward(const Tensor& hidden, const Tensor& out, LayerCache
     t.shape[0] = count;
     return t;
   };
-  const auto given = [&](std::int64_t i) { return static_cast<std::int32_t*>(selection.data) + i * selection.stride[0]; };
+  const auto given = [&](std::int64_t i) {
+    return static_cast<std::int32_t*>(selection.data) + i * selection.stride[0];
+  };
   const std::int64_t before = cache.length;
   try {
     for (std::int64_t first = 0; first < rows; first += step) {
       const std::int64_t count = std::min(step, rows - first);
       for (std::int64_t i = 0; i < count && selection && !state_->indexer; ++i)
         std::copy_n(given(first + i), c.index_topk, own.data() + i * c.index_topk);
-      forward_chunk(*state_, slice(hidden, first, count), slice(out, first, count), cache, own.data(), cache.scratch, context, costs);
+      forward_chunk(*state_, slice(hidden, first, count), slice(out, first, count), cache, own.data(), cache.scratch,
+                    context, costs);
       for (std::int64_t i = 0; i < count && selection && state_->indexer; ++i)
         std::copy_n(own.data() + i * c.index_topk, std::min(c.index_topk, before + first + i + 1), given(first + i));
     }

@@ -25,12 +25,12 @@ struct AttentionLayer::State {
 /// A layer of any source: what the demonstration at full size and the tests are made from.
 AttentionLayer make_layer(const io::ModelConfig& config, int layer, std::unique_ptr<WeightSource> source);
 
-/// Tokens that are taken through a layer at once, so that the memory between operators stays bounded whatever the length
-/// of a prompt. Results do not depend on it.
+/// Tokens that are taken through a layer at once, so that the memory between operators stays bounded whatever the
+/// length of a prompt. Results do not depend on it.
 std::int64_t chunk_tokens(const io::ModelConfig& config);
 
-/// One chunk: hidden bf16 [rows, He] of any row stride, out bf16 or f32 alike; selection [rows, K] contiguous, or null in
-/// dense mode. Everything was checked and the mode's weights were prepared; cache.length moves on at the very end.
+/// One chunk: hidden bf16 [rows, He] of any row stride, out bf16 or f32 alike; selection [rows, K] contiguous, or null
+/// in dense mode. Everything was checked and the mode's weights were prepared; cache.length moves on at the very end.
 void forward_chunk(const AttentionLayer::State& layer, const Tensor& hidden, const Tensor& out,
                    LayerCache::State& cache, std::int32_t* selection, Scratch& scratch, Context& context, Costs* costs);
 

@@ -29,8 +29,10 @@ void product_tile(const Call& call, const Weight& w, std::int64_t matrix, std::i
       const std::int64_t some = std::min(kRows, rows - r);
       for (std::int64_t k = 0; k < w.k; k += kSumBlock) {
         const std::int64_t block = std::min<std::int64_t>(kSumBlock, w.k - k);
-        for (std::int64_t i = 0; i < some; ++i) call.kernels().widen_bf16(a + (r + i) * a_stride + k, block, wide + i * kSumBlock);
-        call.kernels().product_f32(wide, kSumBlock, int(some), columns + k * kPanel, int(block), tile + r * kPanel, kPanel, k > 0);
+        for (std::int64_t i = 0; i < some; ++i)
+          call.kernels().widen_bf16(a + (r + i) * a_stride + k, block, wide + i * kSumBlock);
+        call.kernels().product_f32(wide, kSumBlock, int(some), columns + k * kPanel, int(block), tile + r * kPanel,
+                                   kPanel, k > 0);
       }
     }
   }
@@ -49,7 +51,8 @@ void for_each_tile(Call& call, const Weight& w, const A* a, std::int64_t a_strid
   const std::int64_t row_tiles = (rows + kTileRows - 1) / kTileRows, per_panel = row_tiles * w.batch;
   call.parallel_for(w.panels() * per_panel, product_work(rows, w.k, w.n * w.batch), [&](std::int64_t i, int) {
     alignas(64) float tile[kTileRows * kPanel];
-    const std::int64_t row = i % row_tiles * kTileRows, panel = i / row_tiles % w.panels(), matrix = i / row_tiles / w.panels();
+    const std::int64_t row = i % row_tiles * kTileRows, panel = i / row_tiles % w.panels(),
+                       matrix = i / row_tiles / w.panels();
     const std::int64_t some = std::min(kTileRows, rows - row), column = panel * kPanel;
     product_tile(call, w, matrix, panel, a + matrix * a_batch_stride + row * a_stride, a_stride, some, tile);
     f(matrix, row, some, column, std::min<std::int64_t>(kPanel, w.n - column), tile);

@@ -37,7 +37,8 @@ void GatedMlp::add_to(Call& call, const float* x, std::int64_t rows, float* hidd
   for_each_tile(call, down_.view(), hidden, wide, 0, rows,
                 [&](auto, auto row, auto some, auto column, auto columns, const float* tile) {
                   for (std::int64_t r = 0; r < some; ++r)
-                    for (std::int64_t j = 0; j < columns; ++j) residual[(row + r) * in + column + j] += tile[r * kPanel + j];
+                    for (std::int64_t j = 0; j < columns; ++j)
+                      residual[(row + r) * in + column + j] += tile[r * kPanel + j];
                 });
 }
 

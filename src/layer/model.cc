@@ -40,22 +40,24 @@ Model::State::State(std::shared_ptr<const io::Checkpoint> checkpoint) : config(c
   const io::ModelConfig& c = config;
   for (std::int64_t i = 0; i < c.num_hidden_layers; ++i)
     if (!c.dense_mlp[i])
-      throw Error(Status::unsupported, "load", "model.layers." + std::to_string(i) + ".mlp", "", "is a mixture of experts",
-                  "a dense MLP", "AttentionLayer loads the attention of such a layer");
+      throw Error(Status::unsupported, "load", "model.layers." + std::to_string(i) + ".mlp", "",
+                  "is a mixture of experts", "a dense MLP", "AttentionLayer loads the attention of such a layer");
   checkpoint->require_memory_for_all();
   embedding = checkpoint->load_matrix_bf16("model.embed_tokens.weight", c.vocab_size, c.hidden_size);
   const auto rope = std::make_shared<const RopeTable>(c.rope, c.qk_rope_head_dim);
   for (int i = 0; i < c.num_hidden_layers; ++i) {
     const std::string prefix = "model.layers." + std::to_string(i) + ".";
-    layers.push_back({AttentionLayer(std::make_shared<AttentionLayer::State>(c, i, checkpoint_source(checkpoint, i), rope)),
-                      checkpoint->load_vector_f32(prefix + "input_layernorm.weight", c.hidden_size),
-                      checkpoint->load_vector_f32(prefix + "post_attention_layernorm.weight", c.hidden_size),
-                      GatedMlp(*checkpoint, i)});
+    layers.push_back(
+        {AttentionLayer(std::make_shared<AttentionLayer::State>(c, i, checkpoint_source(checkpoint, i), rope)),
+         checkpoint->load_vector_f32(prefix + "input_layernorm.weight", c.hidden_size),
+         checkpoint->load_vector_f32(prefix + "post_attention_layernorm.weight", c.hidden_size),
+         GatedMlp(*checkpoint, i)});
   }
   norm = checkpoint->load_vector_f32("model.norm.weight", c.hidden_size);
   if (c.tie_word_embeddings) head = transposed_matrix(embedding.data(), c.vocab_size, c.hidden_size);
-  else head = transposed_matrix(checkpoint->load_matrix_bf16("lm_head.weight", c.vocab_size, c.hidden_size).data(),
-                                c.vocab_size, c.hidden_size);
+  else
+    head = transposed_matrix(checkpoint->load_matrix_bf16("lm_head.weight", c.vocab_size, c.hidden_size).data(),
+                             c.vocab_size, c.hidden_size);
 }
 
 struct Session::State {
@@ -66,7 +68,8 @@ struct Session::State {
   std::function<void(int, std::int64_t, const Tensor&)> observer;
   Scratch scratch, layer_scratch;
 
-  State(std::shared_ptr<const Model::State> model, Mode mode, std::int64_t page_size) : model(std::move(model)), mode(mode) {
+  State(std::shared_ptr<const Model::State> model, Mode mode, std::int64_t page_size)
+      : model(std::move(model)), mode(mode) {
     for (const Model::State::Layer& layer : this->model->layers) {
       caches.push_back(layer.attention.make_cache(name_of(mode), page_size));
       layer.attention.state().weights.prepare(mode);
@@ -118,7 +121,8 @@ struct Session::State {
       }
       forward_chunk(layer.attention.state(), tensor(a.input, {rows, width}), tensor(a.change, {rows, width}),
                     caches[l].state(), is_sparse(mode) ? a.selection : nullptr, layer_scratch, context, &costs);
-      if (observer && is_sparse(mode)) observer(int(l), first, tensor(std::as_const(a.selection), {rows, c.index_topk}));
+      if (observer && is_sparse(mode))
+        observer(int(l), first, tensor(std::as_const(a.selection), {rows, c.index_topk}));
       {
         Timed timed(&costs, "norms", 0);
         Call call(context, "model", 0);
@@ -168,24 +172,28 @@ void Session::reset() {
 }
 const Costs& Session::costs() const { return state_->costs; }
 void Session::clear_costs() { state_->costs = {}; }
-void Session::observe(std::function<void(int, std::int64_t, const Tensor&)> observer) { state_->observer = std::move(observer); }
+void Session::observe(std::function<void(int, std::int64_t, const Tensor&)> observer) {
+  state_->observer = std::move(observer);
+}
 
 void Session::append(std::span<const std::int32_t> tokens, std::span<float> logits, Context& context) {
   const io::ModelConfig& c = state_->model->config;
   const std::int64_t rows = std::int64_t(tokens.size()), wanted = std::int64_t(logits.size()) / c.vocab_size;
   for (std::int64_t i = 0; i < rows; ++i)
     if (tokens[i] < 0 || tokens[i] >= c.vocab_size)
-      throw Error(Status::invalid_argument, "model", "tokens", "[" + std::to_string(i) + "]", "is " + std::to_string(tokens[i]),
-                  "0.." + std::to_string(c.vocab_size - 1), "vocab_size");
+      throw Error(Status::invalid_argument, "model", "tokens", "[" + std::to_string(i) + "]",
+                  "is " + std::to_string(tokens[i]), "0.." + std::to_string(c.vocab_size - 1), "vocab_size");
   if (std::int64_t(logits.size()) % c.vocab_size != 0 || wanted > rows)
-    throw Error(Status::invalid_shape, "model", "logits", "", "has " + std::to_string(logits.size()) + " elements",
-                "vocab_size (" + std::to_string(c.vocab_size) + ") for each of at most " + std::to_string(rows) + " tokens");
+    throw Error(
+        Status::invalid_shape, "model", "logits", "", "has " + std::to_string(logits.size()) + " elements",
+        "vocab_size (" + std::to_string(c.vocab_size) + ") for each of at most " + std::to_string(rows) + " tokens");
   const std::int64_t before = length(), step = chunk_tokens(c);
   for (LayerCache& cache : state_->caches) cache.state().reserve(before + rows);
   try {
     for (std::int64_t first = 0; first < rows; first += step) {
       const std::int64_t count = std::min(step, rows - first);
-      const std::int64_t unwanted = std::max<std::int64_t>(rows - wanted - first, 0), mine = std::max<std::int64_t>(count - unwanted, 0);
+      const std::int64_t unwanted = std::max<std::int64_t>(rows - wanted - first, 0),
+                         mine = std::max<std::int64_t>(count - unwanted, 0);
       float* to = logits.data() + std::max<std::int64_t>(first - (rows - wanted), 0) * c.vocab_size;
       state_->chunk(tokens.subspan(first, count), mine, to, context);
     }
@@ -195,7 +203,8 @@ void Session::append(std::span<const std::int32_t> tokens, std::span<float> logi
   }
 }
 
-Model::Model(const std::string& folder) : state_(std::make_shared<State>(std::make_shared<const io::Checkpoint>(folder))) {}
+Model::Model(const std::string& folder)
+    : state_(std::make_shared<State>(std::make_shared<const io::Checkpoint>(folder))) {}
 
 std::int64_t Model::vocab_size() const { return state_->config.vocab_size; }
 std::int64_t Model::hidden_size() const { return state_->config.hidden_size; }
@@ -208,7 +217,8 @@ AttentionLayer Model::attention(int layer) const {
   return state_->layers[layer].attention;
 }
 std::size_t Model::weight_bytes() const {
-  std::size_t sum = state_->embedding.size() * sizeof(bf16) + state_->head.bytes() + state_->norm.size() * sizeof(float);
+  std::size_t sum =
+      state_->embedding.size() * sizeof(bf16) + state_->head.bytes() + state_->norm.size() * sizeof(float);
   for (const State::Layer& l : state_->layers)
     sum += l.attention.weight_bytes() + l.mlp.bytes() + (l.attention_norm.size() + l.mlp_norm.size()) * sizeof(float);
   return sum;

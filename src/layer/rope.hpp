@@ -35,7 +35,7 @@ class RopeTable {
   void copy(std::int64_t first, std::int64_t count, bf16* cos, bf16* sin) const;
 
  private:
-  static constexpr std::int64_t kBlock = 512;  // positions made at once
+  static constexpr std::int64_t kBlock = 512;   // positions made at once
   const bf16* block(std::int64_t index) const;  // [cos, sin][kBlock][width]
 
   std::int64_t width_;

@@ -26,10 +26,11 @@ Score Model::score(std::span<const std::uint8_t> text, std::int64_t context, std
   if (text.size() < 2)
     throw Error(Status::invalid_argument, "model", "text", "", "has " + std::to_string(text.size()) + " bytes",
                 "at least 2", "the first is not predicted");
-  if (context < 1) throw Error(Status::invalid_argument, "model", "context", "", "is " + std::to_string(context), "at least 1");
+  if (context < 1)
+    throw Error(Status::invalid_argument, "model", "context", "", "is " + std::to_string(context), "at least 1");
   if (vocab_size() < 256)
-    throw Error(Status::invalid_argument, "model", "vocab_size", "", "is " + std::to_string(vocab_size()), "at least 256",
-                "tokens are bytes here");
+    throw Error(Status::invalid_argument, "model", "vocab_size", "", "is " + std::to_string(vocab_size()),
+                "at least 256", "tokens are bytes here");
   constexpr std::int64_t kRows = 256;  // logits held at once
   const std::int64_t all = std::int64_t(text.size()) - 1, vocab = vocab_size();
   std::vector<float> logits(std::size_t(kRows * vocab));
@@ -46,7 +47,8 @@ Score Model::score(std::span<const std::uint8_t> text, std::int64_t context, std
       const std::int64_t count = std::min(kRows, end - at);
       std::copy_n(text.begin() + at, count, tokens.begin());
       session.append(std::span(tokens).first(count), std::span(logits).first(count * vocab), threads);
-      for (std::int64_t i = 0; i < count; ++i) sum += bits(std::span(logits).subspan(i * vocab, vocab), text[at + i + 1]);
+      for (std::int64_t i = 0; i < count; ++i)
+        sum += bits(std::span(logits).subspan(i * vocab, vocab), text[at + i + 1]);
       if (progress) progress(at + count, all);
     }
   }

@@ -28,7 +28,12 @@ io::ModelConfig deepseek_like() {
   c.index_head_dim = 32;
   c.index_topk = 12;
   c.rms_norm_eps = 1e-6;
-  c.rope = {.theta = 10000, .yarn = true, .factor = 4, .mscale = 1, .mscale_all_dim = 1, .original_max_position_embeddings = 64};
+  c.rope = {.theta = 10000,
+            .yarn = true,
+            .factor = 4,
+            .mscale = 1,
+            .mscale_all_dim = 1,
+            .original_max_position_embeddings = 64};
   c.rope_interleave = true;
   c.full_indexer = {true, true};
   return c;
@@ -51,8 +56,8 @@ struct Result {
 };
 
 /// Feeds `hidden` in pieces of the given sizes, the last one repeated.
-Result feed(const AttentionLayer& layer, LayerCache& cache, std::span<const bf16> hidden, std::vector<std::int64_t> pieces,
-            Context& context = default_context()) {
+Result feed(const AttentionLayer& layer, LayerCache& cache, std::span<const bf16> hidden,
+            std::vector<std::int64_t> pieces, Context& context = default_context()) {
   const std::int64_t width = layer.hidden_size(), rows = std::int64_t(hidden.size()) / width, k = layer.index_topk();
   const bool sparse = cache.mode() != "dense_bf16";
   Result r{std::vector<float>(rows * width), std::vector<std::int32_t>(sparse ? rows * k : 0, -7)};
@@ -69,7 +74,8 @@ Result feed(const AttentionLayer& layer, LayerCache& cache, std::span<const bf16
 using Rows = std::vector<std::vector<double>>;
 
 /// x W^T with W [out, in] of the checkpoint.
-std::vector<double> times(const std::vector<double>& x, const io::AlignedArray<bf16>& w, std::int64_t first, std::int64_t count) {
+std::vector<double> times(const std::vector<double>& x, const io::AlignedArray<bf16>& w, std::int64_t first,
+                          std::int64_t count) {
   std::vector<double> y(count);
   for (std::int64_t o = 0; o < count; ++o)
     for (std::size_t i = 0; i < x.size(); ++i) y[o] += x[i] * to_float(w[(first + o) * x.size() + i]);
@@ -79,7 +85,8 @@ void rotate(double* v, std::int64_t width, std::int64_t position, const io::Rope
   const std::vector<float> f = rope_frequencies(rope, width);
   for (std::int64_t j = 0; j < width / 2; ++j) {
     double &a = v[interleaved ? 2 * j : j], &b = v[interleaved ? 2 * j + 1 : j + width / 2];
-    const double c = std::cos(position * double(f[j])), s = std::sin(position * double(f[j])), x = a * c - b * s, y = b * c + a * s;
+    const double c = std::cos(position * double(f[j])), s = std::sin(position * double(f[j])), x = a * c - b * s,
+                 y = b * c + a * s;
     a = x, b = y;
   }
 }
@@ -93,18 +100,20 @@ double dot(const double* a, const double* b, std::int64_t n) { return std::inner
 /// The layer in double, keys and values expanded per head, no absorption, no rounding, no cache.
 struct Exact {
   io::ModelConfig c;
-  Rows scores;          // [t][s]: the indexer's
+  Rows scores;             // [t][s]: the indexer's
   Rows query, key, value;  // per token: heads side by side
 
   Exact(const io::ModelConfig& config, const WeightSource& w, std::span<const bf16> hidden) : c(config) {
     const std::int64_t he = c.hidden_size, n = c.num_attention_heads, d = c.qk_nope_head_dim, dr = c.qk_rope_head_dim,
                        dv = c.v_head_dim, ni = c.index_n_heads, di = c.index_head_dim;
-    const auto q_a = w.matrix("q_a_proj.weight", c.q_lora_rank, he), q_b = w.matrix("q_b_proj.weight", n * (d + dr), c.q_lora_rank),
+    const auto q_a = w.matrix("q_a_proj.weight", c.q_lora_rank, he),
+               q_b = w.matrix("q_b_proj.weight", n * (d + dr), c.q_lora_rank),
                kv_a = w.matrix("kv_a_proj_with_mqa.weight", c.kv_lora_rank + dr, he),
                kv_b = w.matrix("kv_b_proj.weight", n * (d + dv), c.kv_lora_rank),
-               wq_b = w.matrix("indexer.wq_b.weight", ni * di, c.q_lora_rank), wk = w.matrix("indexer.wk.weight", di, he),
-               w_proj = w.matrix("indexer.weights_proj.weight", ni, he);
-    const auto gamma_q = w.vector_bf16("q_a_layernorm.weight", c.q_lora_rank), gamma_kv = w.vector_bf16("kv_a_layernorm.weight", c.kv_lora_rank);
+               wq_b = w.matrix("indexer.wq_b.weight", ni * di, c.q_lora_rank),
+               wk = w.matrix("indexer.wk.weight", di, he), w_proj = w.matrix("indexer.weights_proj.weight", ni, he);
+    const auto gamma_q = w.vector_bf16("q_a_layernorm.weight", c.q_lora_rank),
+               gamma_kv = w.vector_bf16("kv_a_layernorm.weight", c.kv_lora_rank);
     const auto gamma_k = w.vector_f32("indexer.k_norm.weight", di), beta_k = w.vector_f32("indexer.k_norm.bias", di);
     Rows index_keys;
     for (std::size_t t = 0; t < hidden.size() / he; ++t) {
@@ -166,7 +175,7 @@ class Layers : public testing::TestWithParam<std::tuple<bool, std::string_view>>
   const AttentionLayer layer = make_layer(config, 0, synthetic_source(11));
   static constexpr std::int64_t kTokens = 300;  // more than a chunk of 256, far more than index_topk
   Random random{3};
-  const std::vector<bf16> hidden = random_bf16(random, kTokens * config.hidden_size, -1.7f, 1.7f);
+  const std::vector<bf16> hidden = random_bf16(random, kTokens* config.hidden_size, -1.7f, 1.7f);
 };
 
 TEST_P(Layers, AgreesWithTheFormula) {
@@ -183,7 +192,8 @@ TEST_P(Layers, AgreesWithTheFormula) {
     std::iota(list.begin(), list.end(), 0);
     if (sparse) {
       std::vector<std::int32_t> wanted = list;
-      std::stable_sort(wanted.begin(), wanted.end(), [&](int a, int b) { return exact.scores[t][a] > exact.scores[t][b]; });
+      std::stable_sort(wanted.begin(), wanted.end(),
+                       [&](int a, int b) { return exact.scores[t][a] > exact.scores[t][b]; });
       list.assign(r.selection.begin() + t * config.index_topk, r.selection.begin() + t * config.index_topk + k);
       for (std::int64_t i = 0; i < k; ++i) best += 1, found += std::count(list.begin(), list.end(), wanted[i]);
     }
@@ -228,7 +238,8 @@ TEST_P(Layers, SameBitsForThreadsPagesAndPageOrder) {
 
 TEST_P(Layers, CopiesAreIndependentAndResetForgets) {
   const std::int64_t width = config.hidden_size, half = 150;
-  const std::span<const bf16> first = std::span(hidden).first(half * width), second = std::span(hidden).subspan(half * width);
+  const std::span<const bf16> first = std::span(hidden).first(half * width),
+                              second = std::span(hidden).subspan(half * width);
   LayerCache cache = layer.make_cache(mode);
   const Result fresh = feed(layer, cache, first, {half});
   const LayerCache kept = cache;
@@ -248,7 +259,8 @@ TEST_P(Layers, RoundsOnceToBf16OnRequest) {
   LayerCache a = layer.make_cache(mode), b = layer.make_cache(mode);
   const Result wide = feed(layer, a, hidden, {kTokens});
   std::vector<bf16> narrow(wide.out.size());
-  layer.forward(tensor(hidden.data(), {kTokens, config.hidden_size}), tensor(narrow.data(), {kTokens, config.hidden_size}), b);
+  layer.forward(tensor(hidden.data(), {kTokens, config.hidden_size}),
+                tensor(narrow.data(), {kTokens, config.hidden_size}), b);
   for (std::size_t i = 0; i < narrow.size(); ++i) ASSERT_EQ(narrow[i].bits, to_bf16(wide.out[i]).bits);
 }
 

@@ -13,7 +13,12 @@ io::ModelConfig deepseek_v32() {
   io::ModelConfig c{};
   c.qk_nope_head_dim = 128;
   c.qk_rope_head_dim = 64;
-  c.rope = {.theta = 10000, .yarn = true, .factor = 40, .mscale = 1, .mscale_all_dim = 1, .original_max_position_embeddings = 4096};
+  c.rope = {.theta = 10000,
+            .yarn = true,
+            .factor = 40,
+            .mscale = 1,
+            .mscale_all_dim = 1,
+            .original_max_position_embeddings = 4096};
   return c;
 }
 

@@ -40,6 +40,8 @@ class SyntheticSource final : public WeightSource {
   std::uint64_t seed_;
 };
 
-inline std::unique_ptr<WeightSource> synthetic_source(std::uint64_t seed) { return std::make_unique<SyntheticSource>(seed); }
+inline std::unique_ptr<WeightSource> synthetic_source(std::uint64_t seed) {
+  return std::make_unique<SyntheticSource>(seed);
+}
 
 }  // namespace dsakit

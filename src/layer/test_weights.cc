@@ -60,7 +60,8 @@ TEST(LayerWeights, HalvesBecomePairs) {
   LayerWeights w(c, true, synthetic_source(7));
   w.prepare(Mode::dense_bf16);
   const auto source = synthetic_source(7);
-  const auto q_b = source->matrix("q_b_proj.weight", 3 * 32, 40), kv_a = source->matrix("kv_a_proj_with_mqa.weight", 104, 72);
+  const auto q_b = source->matrix("q_b_proj.weight", 3 * 32, 40),
+             kv_a = source->matrix("kv_a_proj_with_mqa.weight", 104, 72);
   for (int h = 0; h < 3; ++h)
     for (int j = 0; j < 4; ++j)  // elements j and j + 4 of a head's rope part become 2j and 2j + 1
       for (int i = 0; i < 40; ++i) {

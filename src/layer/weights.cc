@@ -49,11 +49,13 @@ QuantisedMatrix quantised_matrix(const bf16* weight, std::int64_t out, std::int6
   return {Matrix(tensor(turned.data(), {in, out})), std::move(scale)};
 }
 
-/// The operators rotate pairs (0, 1), (2, 3), ..; a model that pairs i with i + width/2 gets its rows rearranged to suit.
+/// The operators rotate pairs (0, 1), (2, 3), ..; a model that pairs i with i + width/2 gets its rows rearranged to
+/// suit.
 void pair_up_rope_rows(bf16* rows, std::int64_t width, std::int64_t columns) {
   std::vector<bf16> old(rows, rows + width * columns);
   for (std::int64_t i = 0; i < width; ++i)
-    std::memcpy(rows + i * columns, old.data() + (i / 2 + i % 2 * (width / 2)) * columns, std::size_t(columns) * sizeof(bf16));
+    std::memcpy(rows + i * columns, old.data() + (i / 2 + i % 2 * (width / 2)) * columns,
+                std::size_t(columns) * sizeof(bf16));
 }
 
 Matrix load(const WeightSource& source, const std::string& name, std::int64_t out, std::int64_t in) {
@@ -159,7 +161,8 @@ void LayerWeights::prepare(Mode mode) {
 std::size_t LayerWeights::bytes() const {
   std::lock_guard lock(mutex_);
   std::size_t sum = (gamma_cq.size() + gamma_ckv.size() + hadamard.size()) * sizeof(bf16);
-  for (const Matrix* m : {&w_dq, &w_dkv_kr, &w_uk, &w_uv, &w_o, &w_uq_qr, &w_uq_qr_i8.codes, &wk, &w_proj, &w_qb, &w_qb_i8.codes})
+  for (const Matrix* m :
+       {&w_dq, &w_dkv_kr, &w_uk, &w_uv, &w_o, &w_uq_qr, &w_uq_qr_i8.codes, &wk, &w_proj, &w_qb, &w_qb_i8.codes})
     sum += m->bytes();
   for (const auto* f : {&w_uq_qr_i8.scale, &w_qb_i8.scale, &ln_gamma_k, &ln_beta_k}) sum += f->size() * sizeof(float);
   return sum;

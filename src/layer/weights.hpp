@@ -55,7 +55,8 @@ struct QuantisedMatrix {
   io::AlignedArray<float> scale;
 };
 
-/// Per row of [out, in]: a = max |w|, scale = fp32(a/127), code = clamp(rint(fp32(w/scale)), -127, 127); a = 0: 0 and 0.
+/// Per row of [out, in]: a = max |w|, scale = fp32(a/127), code = clamp(rint(fp32(w/scale)), -127, 127); a = 0: 0 and
+/// 0.
 void quantise_rows(const bf16* weight, std::int64_t out, std::int64_t in, std::int8_t* codes, float* scale);
 
 /// The weights of one attention layer as its operators take them, under the operators' names. Those that every mode
@@ -69,12 +70,12 @@ class LayerWeights {
 
   Matrix w_dq, w_dkv_kr, w_uk, w_uv, w_o;  // w_uk [N, D, Hckv], w_uv [N, Hckv, Dv]
   io::AlignedArray<bf16> gamma_cq, gamma_ckv;
-  Matrix w_uq_qr;                          // bf16 modes
-  QuantisedMatrix w_uq_qr_i8;              // sparse_w8a8
-  Matrix wk, w_proj;                       // sparse modes, layers with an indexer; the same for those below
+  Matrix w_uq_qr;              // bf16 modes
+  QuantisedMatrix w_uq_qr_i8;  // sparse_w8a8
+  Matrix wk, w_proj;           // sparse modes, layers with an indexer; the same for those below
   io::AlignedArray<float> ln_gamma_k, ln_beta_k;
-  Matrix w_qb;                             // sparse_bf16
-  QuantisedMatrix w_qb_i8;                 // sparse_w8a8
+  Matrix w_qb;              // sparse_bf16
+  QuantisedMatrix w_qb_i8;  // sparse_w8a8
   std::vector<bf16> hadamard;
 
  private:
