@@ -9,6 +9,7 @@
 #include <climits>
 #include <cstring>
 
+#include "core/check.hpp"
 #include "dlpack.hpp"
 #include "dsakit/packed_weight.hpp"
 
@@ -113,14 +114,20 @@ bool is_weight(std::string_view parameter) {
   return std::find(std::begin(kWeights), std::end(kWeights), parameter) != std::end(kWeights);
 }
 
-/// Lowest and one past the highest byte, relative to data; strides may be negative.
+/// Lowest and one past the highest byte, relative to data; strides may be negative. Far out where 64 bits do not do.
 std::pair<std::int64_t, std::int64_t> reach(const Tensor& t) {
+  constexpr __int128 kFar = __int128(1) << 58;
   std::int64_t low = 0, high = size_of(t.dtype);
   for (int a = 0; a < t.rank; ++a) {
-    const std::int64_t way = (t.shape[a] - 1) * t.stride[a] * size_of(t.dtype);
-    (way < 0 ? low : high) += way;
+    const __int128 way = __int128(t.shape[a] - 1) * t.stride[a];
+    const auto bytes = std::int64_t(std::clamp(way, -kFar, kFar) * size_of(t.dtype));
+    (bytes < 0 ? low : high) += std::clamp(bytes, -std::int64_t(kFar), std::int64_t(kFar));
   }
   return {low, high};
+}
+
+bool has_negative_stride(const Tensor& t) {
+  return std::any_of(t.stride.begin(), t.stride.begin() + t.rank, [](std::int64_t s) { return s < 0; });
 }
 
 /// f(pointer) for every element in row-major order.
@@ -236,9 +243,19 @@ Tensor Arrays::any(PyObject* object, const char* parameter) {
     refuse(Status::invalid_dtype, parameter, "is " + type_of(object), "an array");
   }
   if (first_ == Kind::none) first_ = kind;
-  if (t.format == Format::ND)  // the stride of an axis of length 1 says nothing, and comes as it likes
-    for (int a = t.rank - 1; a >= 0; --a)
-      if (t.shape[a] == 1) t.stride[a] = a + 1 < t.rank ? t.shape[a + 1] * t.stride[a + 1] : 1;
+  if (t.format != Format::ND) return t;
+  Check(op_, Level::portable).sizes(t, parameter);
+  const std::int64_t count = t.elements();
+  if (count != 0 && !t.data) refuse(Status::invalid_argument, parameter, "has no memory", "memory for its elements");
+  std::int64_t inner = 1;  // the stride of an axis of length 1 says nothing, and comes as it likes
+  for (int a = t.rank - 1; a >= 0; --a) {
+    if (t.shape[a] == 1) t.stride[a] = inner;
+    std::int64_t reach = 0;
+    if (count != 0 && (__builtin_mul_overflow(t.shape[a], t.stride[a], &inner) ||
+                       __builtin_mul_overflow(inner, std::int64_t(16), &reach)))
+      refuse(Status::invalid_stride, parameter,
+             "has stride " + std::to_string(t.stride[a]) + " on axis " + std::to_string(a), "offsets below 2^59");
+  }
   return t;
 }
 
@@ -286,11 +303,11 @@ Tensor Arrays::numpy(PyObject* array, const char* parameter) {
 void Arrays::stay_inside(PyObject* array, const Tensor& t, const char* parameter) const {
   nb::object owner = get(array, np().base);
   if (owner.is_none()) return;
-  const auto data = reinterpret_cast<std::uintptr_t>(t.data);
+  const auto data = reinterpret_cast<std::intptr_t>(t.data);  // signed: `low` may lead beneath zero
   const auto [low, high] = reach(t);
   auto within = [&](const void* begin, std::size_t bytes) {
-    const auto first = reinterpret_cast<std::uintptr_t>(begin);
-    if (data + low >= first && data + high <= first + bytes) return;
+    const auto first = reinterpret_cast<std::intptr_t>(begin);
+    if (data + low >= first && data + high <= first + std::intptr_t(bytes)) return;
     refuse(Status::invalid_stride, parameter,
            "reaches outside the buffer of " + std::to_string(bytes) + " bytes it views", "memory of its own");
   };
@@ -459,6 +476,7 @@ Tensor Arrays::integers(PyObject* object, const char* parameter, Status beyond) 
   const Tensor t = any(object, parameter);
   const bool other_integers = t.dtype >= DType::u8 && t.dtype <= DType::i64 && t.dtype != DType::i32;
   if (!other_integers) return forwards(t);  // an int32 as it is; anything else for the operator to refuse
+  if (!has_negative_stride(t)) Check(op_, Level::portable).readable(t, parameter);
   auto* values = reinterpret_cast<std::int32_t*>(memory(std::size_t(t.elements()) * 4));
   std::int64_t i = 0;
   for_each_element(t, [&](const std::byte* p) {
@@ -473,7 +491,7 @@ Tensor Arrays::integers(PyObject* object, const char* parameter, Status beyond) 
 }
 
 Tensor Arrays::forwards(const Tensor& t) {
-  if (std::none_of(t.stride.begin(), t.stride.begin() + t.rank, [](std::int64_t s) { return s < 0; })) return t;
+  if (!has_negative_stride(t)) return t;
   const std::size_t size = std::size_t(size_of(t.dtype));
   Tensor copy = t;
   std::byte* to = memory(std::size_t(t.elements()) * size);
@@ -504,11 +522,17 @@ void copy_elements(const Tensor& from, const Tensor& to) {
   });
 }
 
-nb::object Arrays::allocate(const Tensor& t) const {
+nb::object Arrays::allocate(const Tensor& t, const char* parameter) const {
   const nb::object shape = nb::steal(PyTuple_New(t.rank));
   for (int a = 0; a < t.rank; ++a) PyTuple_SET_ITEM(shape.ptr(), a, PyLong_FromLongLong(t.shape[a]));
-  if (first_ != Kind::torch) return np().empty(shape, np().dtypes[std::size_t(t.dtype)]);
-  return torch_module()->empty(shape, nb::arg("dtype") = torch_module()->dtypes[std::size_t(t.dtype)]);
+  try {
+    if (first_ != Kind::torch) return np().empty(shape, np().dtypes[std::size_t(t.dtype)]);
+    return torch_module()->empty(shape, nb::arg("dtype") = torch_module()->dtypes[std::size_t(t.dtype)]);
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_Exception)) throw;
+    refuse(Status::out_of_memory, parameter, "has " + std::to_string(t.elements()) + " elements",
+           "memory the system can give");
+  }
 }
 
 }  // namespace dsakit::python

@@ -30,7 +30,7 @@ class Arrays {
   /// does not fit.
   Tensor integers(PyObject* object, const char* parameter, Status beyond);
   /// What `infer` answered, made in the kind of the first tensor read: a numpy array or a torch tensor.
-  nb::object allocate(const Tensor& shape) const;
+  nb::object allocate(const Tensor& shape, const char* parameter) const;
 
   [[noreturn]] void refuse(Status status, const char* parameter, std::string got, std::string wanted,
                            std::string position = {}) const;

@@ -48,7 +48,7 @@ class Layer {
     if (!y) {
       Tensor shape = x;
       shape.dtype = DType::bf16;
-      result = arrays.allocate(shape);
+      result = arrays.allocate(shape, "out");
       y = arrays.read(result.ptr(), "out", true);
     }
     if (step) {
@@ -97,7 +97,8 @@ std::span<const std::int32_t> tokens_of(Arrays& arrays, nb::handle tokens) {
 nb::object logits(const PyModel& self, nb::handle tokens, const Mode& mode) {
   Arrays arrays("model");
   const std::span<const std::int32_t> ids = tokens_of(arrays, tokens);
-  const nb::object result = arrays.allocate(shaped(DType::f32, {std::int64_t(ids.size()), self.model.vocab_size()}));
+  const nb::object result =
+      arrays.allocate(shaped(DType::f32, {std::int64_t(ids.size()), self.model.vocab_size()}), "logits");
   const Tensor out = arrays.read(result.ptr(), "logits", true);
   nb::gil_scoped_release release;
   self.model.start(self.mode(mode))

@@ -127,8 +127,12 @@ nb::object call(const char* op, const nb::tuple& slots, Run run) {
       if (field.role == Role::out && object == Py_None) complete = false;
       else value = arrays.read(object, name, field.result() || (field.twin >= 0 && given(field.twin) == Py_None));
     } else if constexpr (std::is_same_v<Value, std::string_view>) {
-      if (field.default_value.is_none()) value = dtype = dtype_name(object);
-      else value = text(arrays, object, name);
+      if (!field.default_value.is_none()) {
+        value = text(arrays, object, name);
+      } else if (object != Py_None) {  // "" is what the library has for an absent dtype
+        value = dtype = dtype_name(object);
+        if (value.empty()) arrays.refuse(Status::invalid_argument, name, "is \"\"", "the name of a dtype");
+      }
     } else {
       read(arrays, object, name, value);
     }
@@ -153,7 +157,7 @@ nb::object call(const char* op, const nb::tuple& slots, Run run) {
         if (object.is_none() && field.twin >= 0) {
           object = nb::borrow(given(field.twin));
         } else if (object.is_none() && field.role == Role::out) {
-          object = arrays.allocate(value);
+          object = arrays.allocate(value, name);
           value = arrays.read(object.ptr(), name, true);
         }
         results.push_back({field.place, std::move(object)});

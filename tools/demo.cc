@@ -31,12 +31,14 @@ Question plant(const std::string& text, std::int64_t length, Random& random) {
   std::string digits;
   for (int i = 0; i < 5; ++i) digits += char('0' + random.below(10));
 
-  const std::string line = "\n" + key + digits + "\n", ask = "\n" + key;
+  const std::string line = key + digits + "\n", ask = "\n" + key;
   const std::int64_t real = length - std::int64_t(line.size() + ask.size());
-  const std::int64_t from = random.below(std::int64_t(text.size()) - real), cut = random.below(real / 2);
+  const std::int64_t from = random.below(std::int64_t(text.size()) - real);
+  std::int64_t cut = 1 + random.below(real / 2 - 100);
+  while (text[std::size_t(from + cut - 1)] != '\n' && cut < real / 2) ++cut;  // the line stands between two others
   const std::string window = text.substr(std::size_t(from), std::size_t(cut)) + line +
                              text.substr(std::size_t(from + cut), std::size_t(real - cut)) + ask;
-  Question q{.prompt = {}, .digits = digits, .digits_at = cut + 1 + std::int64_t(key.size())};
+  Question q{.prompt = {}, .digits = digits, .digits_at = cut + std::int64_t(key.size())};
   for (unsigned char c : window) q.prompt.push_back(c);
   return q;
 }

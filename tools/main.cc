@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
+#include <charconv>
+#include <cmath>
+#include <cstdint>
 #include <cstdio>
+#include <cstdlib>
+#include <functional>
 #include <new>
 
 #include "commands.hpp"
@@ -24,6 +29,28 @@ int exit_code(dsakit::Status status) {
   }
 }
 
+/// "" if `text` is an integer of lowest..highest, else what is wrong with it: CLI11's own ranges are those of double.
+std::function<std::string(const std::string&)> integer(std::int64_t lowest, std::int64_t highest) {
+  return [=](const std::string& text) -> std::string {
+    std::int64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error == std::errc() && end == text.data() + text.size() && value >= lowest && value <= highest) return "";
+    return "is '" + text.substr(0, 120) + "', wanted an integer, " + std::to_string(lowest) + ".." +
+           std::to_string(highest);
+  };
+}
+
+std::string temperature(const std::string& text) {
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  if (end != text.c_str() && *end == 0 && value >= 0 && std::isfinite(value)) return "";
+  return "is '" + text.substr(0, 120) + "', wanted a finite number of at least 0";
+}
+
+std::string not_empty(const std::string& text) { return text.empty() ? "is empty, wanted a checkpoint folder" : ""; }
+
+constexpr std::int64_t kMaxTokens = std::int64_t{1} << 40;
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -31,16 +58,21 @@ int main(int argc, char** argv) {
   CLI::App app{"DeepSeek Sparse Attention on ordinary machines: run it, check it, understand it."};
   app.set_version_flag("--version", "dsakit " DSAKIT_VERSION);
   app.require_subcommand(1);
+  app.failure_message([](const CLI::App*, const CLI::Error& e) { return "dsakit: " + std::string(e.what()) + "\n"; });
 
   RunOptions run_options;
   auto* run_command = app.add_subcommand("run", "Score a text with a model, in each mode, or continue it");
-  run_command->add_option("MODEL", run_options.model, "Checkpoint folder (default: the small model that comes along)");
+  run_command->add_option("MODEL", run_options.model, "Checkpoint folder (default: the small model that comes along)")
+      ->check(not_empty, "", "");
   run_command->add_option("--text", run_options.text, "Text file, - for standard input (default: the model's heldout.txt)");
-  run_command->add_option("--context", run_options.context, "Window in tokens")->check(CLI::PositiveNumber)->capture_default_str();
+  run_command->add_option("--context", run_options.context, "Window in tokens")
+      ->check(integer(1, kMaxTokens), "", "")
+      ->capture_default_str();
   run_command->add_option("--mode", run_options.modes, "dense_bf16, sparse_bf16 or sparse_w8a8; several, or all by default")
       ->delimiter(',');
-  run_command->add_option("--generate", run_options.generate, "Continue the text by N tokens instead")->check(CLI::PositiveNumber);
-  run_command->add_option("--temperature", run_options.temperature, "0: greedy")->check(CLI::NonNegativeNumber);
+  run_command->add_option("--generate", run_options.generate, "Continue the text by N tokens instead")
+      ->check(integer(1, kMaxTokens), "", "");
+  run_command->add_option("--temperature", run_options.temperature, "0: greedy")->check(temperature, "", "");
   run_command->add_option("--seed", run_options.seed, "Of the sampling");
   run_command->add_flag("--json", run_options.json, "Machine-readable");
 
@@ -52,7 +84,8 @@ int main(int argc, char** argv) {
   BenchOptions bench_options;
   auto* bench_command = app.add_subcommand("bench", "Time the operators against this machine's limits");
   bench_command->add_option("OPERATOR", bench_options.operators, "Only these (default: all)");
-  bench_command->add_option("--threads", bench_options.threads, "Only this many (default: one, then all)");
+  bench_command->add_option("--threads", bench_options.threads, "Only this many (default: one, then all)")
+      ->check(integer(1, 1024), "", "");
   bench_command->add_flag("--quick", bench_options.quick, "Small sizes only");
   bench_command->add_flag("--json", bench_options.json, "Machine-readable");
 

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -12,21 +10,17 @@
 #include "commands.hpp"
 #include "dsakit/error.hpp"
 #include "dsakit/model.hpp"
+#include "io/file.hpp"
 
 namespace dsakit::tools {
 namespace {
 
-std::vector<std::uint8_t> bytes_of(std::istream& in) {
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-}
-
 std::vector<std::uint8_t> read_text(const std::string& path, const std::string& model) {
-  if (path == "-") return bytes_of(std::cin);
-  const std::string name = path.empty() ? model + "/heldout.txt" : path;
-  std::ifstream in(name, std::ios::binary);
-  if (!in || std::filesystem::is_directory(name))
-    throw Error(Status::io_error, "run", "--text", "", "is " + name.substr(0, 120), "a file that can be read");
-  return bytes_of(in);
+  if (path == "-") return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  const io::File file(path.empty() ? model + "/heldout.txt" : path);
+  std::vector<std::uint8_t> text(file.size());
+  file.read(0, text.data(), text.size());
+  return text;
 }
 
 std::string megabytes(double bytes) { return fmt::format("{:.1f} MB", bytes / 1e6); }

@@ -133,6 +133,14 @@ def test_model_sizes(nq, impl):
     check(operator(NAME, impl)(**args), args, attended)
 
 
+@both
+@pytest.mark.parametrize("seed", [84, 107])
+def test_scales_keep_their_precision_in_a_flat_softmax(seed, impl):
+    """All heads are the same row then, so errors that scales rounded to bf16 would bring do not average out."""
+    args, attended = case(seed, nq=32, dv=128, dr=16, s1=1, topk=32, longest=200, block_size=16, data="flat")
+    check(operator(NAME, impl)(**args), args, attended)
+
+
 @seeds(4, 100)
 def test_threads_pages_and_batches_do_not_matter(seed):
     op = operator(NAME)

@@ -53,6 +53,12 @@ def test_tokens_are_any_integers(model, text):
     assert isinstance(logits, torch.Tensor) and np.array_equal(logits.numpy(), wanted)
 
 
+def test_no_tokens_and_more_than_the_model_was_made_for(model, text):
+    assert model.logits([]).shape == model.logits(b"", mode="dense_bf16").shape == (0, model.vocab_size)
+    limit = model.config["max_position_embeddings"]  # no wall: RoPE goes on, as it does in transformers
+    assert np.isfinite(model.logits((text * (limit // len(text) + 1))[: limit + 1])).all()
+
+
 def test_mode_none_is_the_most_economical(model, text):
     np.testing.assert_array_equal(model.logits(text), model.logits(text, mode="sparse_w8a8"))
 

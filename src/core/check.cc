@@ -65,10 +65,17 @@ std::string subscript(std::initializer_list<std::int64_t> position) {
   return s;
 }
 
+std::string subscript(const Tensor& t, std::int64_t linear) {
+  std::string s;
+  for (int a = t.rank - 1; a >= 0; linear /= t.shape[a--]) s = "[" + std::to_string(linear % t.shape[a]) + "]" + s;
+  return s;
+}
+
 bool same_storage(const Tensor& a, const Tensor& b) {
-  return a.data == b.data && a.dtype == b.dtype && a.rank == b.rank &&
-         std::equal(a.shape.begin(), a.shape.begin() + std::max(a.rank, 0), b.shape.begin()) &&
-         std::equal(a.stride.begin(), a.stride.begin() + std::max(a.rank, 0), b.stride.begin());
+  if (a.data != b.data || a.dtype != b.dtype || a.rank != b.rank) return false;
+  for (int axis = 0; axis < a.rank; ++axis)
+    if (a.shape[axis] != b.shape[axis] || (a.shape[axis] > 1 && a.stride[axis] != b.stride[axis])) return false;
+  return true;
 }
 
 bool overlap(const Tensor& a, const Tensor& b) {
@@ -145,10 +152,11 @@ void Check::sizes(const Tensor& t, const char* name) const {
 
 void Check::memory(const Tensor& t, const char* name, bool free_first_axis, bool written) const {
   sizes(t, name);
+  if (t.format != Format::ND)
+    fail(Status::invalid_argument, name, "", "is in a weight's format", "a plain strided tensor");
   std::int64_t end = 0;
   if (t.elements() == 0) return;
   if (!t.data) fail(Status::invalid_argument, name, "", "has no memory", "memory for " + brackets(shape_of(t)));
-  if (t.format != Format::ND) return;
   for (int a = 0; a < t.rank; ++a) {
     std::int64_t reach = 0;
     if (t.stride[a] < 0)
@@ -197,6 +205,12 @@ void Check::readable(const Tensor& t, const char* name, bool free_first_axis) co
 }
 void Check::writable(const Tensor& t, const char* name, bool free_first_axis) const {
   memory(t, name, free_first_axis, true);
+}
+void Check::readable_weight(const Tensor& t, const char* name) const {
+  if (t.format == Format::ND) return readable(t, name);
+  sizes(t, name);
+  if (t.elements() != 0 && !t.data)
+    fail(Status::invalid_argument, name, "", "has no memory", "memory for " + brackets(shape_of(t)));
 }
 
 void Check::rank(const Tensor& t, const char* name, int wanted, const char* why) const {

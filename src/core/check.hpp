@@ -17,6 +17,8 @@ namespace dsakit {
 std::string brackets(std::span<const std::int64_t> shape);
 /// "[3][17]"
 std::string subscript(std::initializer_list<std::int64_t> position);
+/// The same for the element at a row-major index.
+std::string subscript(const Tensor& t, std::int64_t linear);
 
 /// The door of one call: every question an operator asks about its arguments, each answered by silence or by an
 /// Error that names operator, parameter, wanted and got. Ask in the order of the operator's validation table: the
@@ -44,6 +46,8 @@ class Check {
   void readable(const Tensor& t, const char* name, bool free_first_axis = false) const;
   /// The same for memory that is written: also not read-only, and no two elements share memory.
   void writable(const Tensor& t, const char* name, bool free_first_axis = false) const;
+  /// The same as readable for a weight, which may also be NZ or packed; those two are refused everywhere else.
+  void readable_weight(const Tensor& t, const char* name) const;
   void rank(const Tensor& t, const char* name, int wanted, const char* why) const;
   /// Exact shape. `why` names the sizes, e.g. "T and N1 of query".
   void shape(const Tensor& t, const char* name, std::initializer_list<std::int64_t> wanted, const char* why) const;
@@ -73,7 +77,7 @@ class Check {
 /// True if some byte belongs to both. Exact for views of one buffer whose rows have the same pitch (interleaved
 /// columns), conservative otherwise.
 bool overlap(const Tensor& a, const Tensor& b);
-/// Same address, shape, strides and dtype.
+/// Same address, shape, dtype, and strides wherever an axis has steps.
 bool same_storage(const Tensor& a, const Tensor& b);
 
 }  // namespace dsakit

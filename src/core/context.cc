@@ -90,18 +90,17 @@ Context& default_context() {
   return context;
 }
 
-Call::Call(Context& context, const char* op, std::size_t bytes)
-    : state_(context.state()), lock_(state_.calls), op_(op), last_poll_(std::chrono::steady_clock::now()) {
+void Call::reserve(std::size_t bytes) {
   const std::size_t limit = state_.options.memory_limit;
   if (limit && bytes > limit)
-    throw Error(Status::out_of_memory, op, "workspace", "", "is " + std::to_string(bytes) + " bytes",
+    throw Error(Status::out_of_memory, op_, "workspace", "", "is " + std::to_string(bytes) + " bytes",
                 "at most " + std::to_string(limit), "DSAKIT_MEM_LIMIT");
   if (bytes <= state_.memory_bytes) return;
   state_.memory.reset();
   state_.memory_bytes = 0;
   auto* p = static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{64}, std::nothrow));
   if (!p)
-    throw Error(Status::out_of_memory, op, "workspace", "", "is " + std::to_string(bytes) + " bytes",
+    throw Error(Status::out_of_memory, op_, "workspace", "", "is " + std::to_string(bytes) + " bytes",
                 "memory the system can give");
   state_.memory.reset(p);
   state_.memory_bytes = bytes;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -18,7 +19,7 @@ namespace dsakit {
 struct Context::State {
   ContextOptions options;
   const Kernels* kernels = nullptr;
-  int threads = 1;
+  std::atomic<int> threads = 1;
   std::recursive_mutex calls;  // recursive: an operator may be made of operators
   std::unique_ptr<std::byte[], void (*)(std::byte*)> memory{nullptr, nullptr};
   std::size_t memory_bytes = 0;
@@ -33,8 +34,13 @@ bool forked();
 /// Everything that can fail (the memory) happens in the constructor, before the first store.
 class Call {
  public:
-  /// `bytes` of workspace, 64-byte aligned, contents undefined.
-  Call(Context& context, const char* op, std::size_t bytes);
+  /// `bytes` of workspace, 64-byte aligned, contents undefined; as a function, of the number of threads, which
+  /// nobody can change from here on.
+  Call(Context& context, const char* op, std::size_t bytes) : Call(context, op, [bytes](int) { return bytes; }) {}
+  template <std::invocable<int> F>
+  Call(Context& context, const char* op, F bytes) : Call(context, op) {
+    reserve(bytes(threads()));
+  }
 
   const Kernels& kernels() const { return *state_.kernels; }
   int threads() const { return state_.threads; }
@@ -47,7 +53,7 @@ class Call {
   template <class F>
   void parallel_for(std::int64_t n, double work, F&& f) {
     if (n <= 0 || cancelled_) return;
-    const int threads = int(std::min<std::int64_t>(n, state_.threads));
+    const int threads = int(std::min<std::int64_t>(n, this->threads()));
     if (threads == 1 || work < 1e5 || omp_in_parallel() || forked()) {
       for (std::int64_t i = 0; i < n && !cancelled_; ++i) f(i, 0), poll();
       return;
@@ -65,6 +71,10 @@ class Call {
   void finish();
 
  private:
+  Call(Context& context, const char* op)
+      : state_(context.state()), lock_(state_.calls), op_(op), last_poll_(std::chrono::steady_clock::now()) {}
+  void reserve(std::size_t bytes);
+
   void poll() {
     if (!state_.asked) return;
     const auto now = std::chrono::steady_clock::now();

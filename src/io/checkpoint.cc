@@ -223,6 +223,9 @@ AlignedArray<T> Checkpoint::load(const std::string& name, const std::vector<std:
 AlignedArray<bf16> Checkpoint::load_matrix_bf16(const std::string& name, std::int64_t rows, std::int64_t cols) const {
   return load<bf16>(name, {rows, cols});
 }
+AlignedArray<float> Checkpoint::load_matrix_f32(const std::string& name, std::int64_t rows, std::int64_t cols) const {
+  return load<float>(name, {rows, cols});
+}
 AlignedArray<bf16> Checkpoint::load_vector_bf16(const std::string& name, std::int64_t size) const {
   return load<bf16>(name, {size});
 }

@@ -32,6 +32,7 @@ class Checkpoint {
 
   /// Row-major [rows, cols].
   AlignedArray<bf16> load_matrix_bf16(const std::string& name, std::int64_t rows, std::int64_t cols) const;
+  AlignedArray<float> load_matrix_f32(const std::string& name, std::int64_t rows, std::int64_t cols) const;
   AlignedArray<bf16> load_vector_bf16(const std::string& name, std::int64_t size) const;
   AlignedArray<float> load_vector_f32(const std::string& name, std::int64_t size) const;
 

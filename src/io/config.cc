@@ -124,8 +124,8 @@ RopeConfig read_rope(const Fields& config, std::int64_t max_positions) {
   if (nested->find("mscale_all_dim"))
     rope.mscale_all_dim = nested->number("mscale_all_dim", "a number from 0", not_negative);
   rope.original_max_position_embeddings = nested->integer_or(max_positions, "original_max_position_embeddings");
-  if (nested->find("attention_factor")) nested->is_not("attention_factor", "null (mscale and mscale_all_dim say it)");
-  if (!nested->flag_or(true, "truncate")) nested->is_not("truncate", "true");
+  rope.attention_factor = nested->positive_or(rope.attention_factor, "attention_factor");
+  rope.truncate = nested->flag_or(rope.truncate, "truncate");
   return rope;
 }
 

@@ -10,7 +10,9 @@ namespace dsakit::io {
 struct RopeConfig {
   double theta = 0;
   bool yarn = false;  // the rest counts only then
-  double factor = 1, beta_fast = 32, beta_slow = 1, mscale = 1, mscale_all_dim = 0;
+  double factor = 1, beta_fast = 32, beta_slow = 1;
+  double mscale = 0, mscale_all_dim = 0, attention_factor = 0;  // 0: not given
+  bool truncate = true;                                         // YaRN's range ends at whole indices
   std::int64_t original_max_position_embeddings = 0;
 };
 

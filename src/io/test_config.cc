@@ -65,8 +65,13 @@ TEST(Config, Rope) {
   EXPECT_EQ(c.rope.theta, 8e6);
   EXPECT_EQ(c.rope.original_max_position_embeddings, 512) << "max_position_embeddings";
   EXPECT_EQ(c.rope.beta_fast, 32);
-  EXPECT_EQ(c.rope.mscale, 1);
+  EXPECT_EQ(c.rope.mscale, 0);
+  EXPECT_EQ(c.rope.attention_factor, 0);
+  EXPECT_TRUE(c.rope.truncate);
   EXPECT_EQ(c.rope.mscale_all_dim, 0);
+  c = read(config_text({{"rope_scaling", R"({"type":"yarn","factor":2,"attention_factor":1.5,"truncate":false})"}}));
+  EXPECT_EQ(c.rope.attention_factor, 1.5);
+  EXPECT_FALSE(c.rope.truncate);
   c = read(config_text({{"rope_theta", ""}, {"rope_parameters", R"({"rope_theta":5e5,"rope_type":"default"})"}}));
   EXPECT_EQ(c.rope.theta, 5e5);
   EXPECT_FALSE(c.rope.yarn);
@@ -79,8 +84,8 @@ TEST(Config, Rope) {
   expect_invalid({{"rope_scaling", R"({"type":"yarn"})"}}, "rope_scaling.factor is missing");
   expect_invalid({{"rope_scaling", R"({"type":"yarn","factor":0.5})"}}, "rope_scaling.factor is 0.5");
   expect_invalid({{"rope_scaling", R"({"type":"yarn","factor":2,"beta_fast":-1})"}}, "beta_fast");
-  expect_invalid({{"rope_scaling", R"({"type":"yarn","factor":2,"attention_factor":1.5})"}}, "attention_factor");
-  expect_invalid({{"rope_scaling", R"({"type":"yarn","factor":2,"truncate":false})"}}, "truncate");
+  expect_invalid({{"rope_scaling", R"({"type":"yarn","factor":2,"attention_factor":0})"}}, "attention_factor");
+  expect_invalid({{"rope_scaling", R"({"type":"yarn","factor":2,"truncate":0})"}}, "truncate");
   expect_invalid({{"rope_scaling", R"({"type":"default","partial_rotary_factor":0.5})"}}, "partial_rotary_factor");
   expect_invalid({{"rope_scaling", "[]"}}, "rope_scaling is [], wanted an object");
 }

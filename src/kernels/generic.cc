@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "kernels/kernels.hpp"
 #include "kernels/order.hpp"
@@ -81,20 +82,36 @@ void index_scores_i8(const IndexQueryI8& query, const std::int8_t* key, std::ptr
   }
 }
 
-/// Products of two 16-bit floats are exact in fp32 (inside its normal range): multiply, add and fma have the same bits.
+/// The smallest magnitude that is not 0; infinity without one.
+float smallest(const float* x, std::ptrdiff_t n) {
+  float least = std::numeric_limits<float>::infinity();
+  for (std::ptrdiff_t i = 0; i < n; ++i)
+    if (x[i] != 0) least = std::min(least, std::abs(x[i]));
+  return least;
+}
+
+template <class Step>
+float index_score_f32(const IndexQueryF32& query, const float* key, Step step) {
+  float lane[16] = {};
+  const float* q = query.values;
+  for (int block = 0; block < query.head_blocks; ++block) {
+    float dot[16] = {};
+    for (int d = 0; d < query.dims; ++d, q += 16)
+      for (int l = 0; l < 16; ++l) dot[l] = step(q[l], key[d], dot[l]);
+    for (int l = 0; l < 16; ++l) lane[l] = std::fma(query.weight[block * 16 + l], dot[l] < 0 ? 0 : dot[l], lane[l]);
+  }
+  return folded(lane);
+}
+
+/// Products of two 16-bit floats are exact in fp32's normal range: there, multiplying and adding has the bits of fma,
+/// which costs a function call here.
 void index_scores_f32(const IndexQueryF32& query, const float* key, std::ptrdiff_t key_stride, int count,
                       float* scores) noexcept {
-  for (int s = 0; s < count; ++s, key += key_stride) {
-    float lane[16] = {};
-    const float* q = query.values;
-    for (int block = 0; block < query.head_blocks; ++block) {
-      float dot[16] = {};
-      for (int d = 0; d < query.dims; ++d, q += 16)
-        for (int l = 0; l < 16; ++l) dot[l] += q[l] * key[d];
-      for (int l = 0; l < 16; ++l) lane[l] = std::fma(query.weight[block * 16 + l], dot[l] < 0 ? 0 : dot[l], lane[l]);
-    }
-    scores[s] = folded(lane);
-  }
+  const float least = smallest(query.values, std::ptrdiff_t(query.head_blocks) * query.dims * 16);
+  for (int s = 0; s < count; ++s, key += key_stride)
+    scores[s] = least * smallest(key, query.dims) < std::numeric_limits<float>::min()
+                    ? index_score_f32(query, key, [](float a, float b, float sum) { return std::fma(a, b, sum); })
+                    : index_score_f32(query, key, [](float a, float b, float sum) { return sum + a * b; });
 }
 
 int append_candidates(const float* scores, int count, std::uint32_t first, std::uint32_t floor,

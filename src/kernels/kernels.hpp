@@ -58,7 +58,7 @@ struct Kernels {
 
   void (*index_scores_i8)(const IndexQueryI8& query, const std::int8_t* key, std::ptrdiff_t key_stride, int count,
                           float* scores) noexcept;
-  /// Each dot is one fp32 chain from +0, dims ascending. relu keeps NaN.
+  /// Each dot is one fp32 fma chain from +0, dims ascending. relu keeps NaN.
   void (*index_scores_f32)(const IndexQueryF32& query, const float* key, std::ptrdiff_t key_stride, int count,
                            float* scores) noexcept;
   /// Appends candidate(order_key(scores[i]), first + i) (order.hpp) for every i with order_key >= floor, ascending i;

@@ -28,8 +28,9 @@ void dense_attention(const DenseAttention& d, LayerCache::State& cache, Context&
   };
   Carver lists;
   lists.take<attention::Token>(d.rows);
-  const std::size_t memory = attention::workspace(problem, context.threads(), context.same_products());
-  Call call(context, "attention_layer", lists.bytes() + memory);
+  Call call(context, "attention_layer", [&](int threads) {
+    return lists.bytes() + attention::workspace(problem, threads, context.same_products());
+  });
   auto* tokens = reinterpret_cast<attention::Token*>(call.memory());
   for (std::int64_t i = 0; i < d.rows; ++i) tokens[i] = {0, nullptr, d.first + i + 1};
   attention::run(problem, tokens, call, call.memory() + lists.bytes());

@@ -41,7 +41,7 @@ void IndexPrologBf16::run(Context& context) const {
   Carver measure;
   Row(measure, config);
   const std::size_t bytes = measure.bytes();
-  Call call(context, "attention_layer", std::size_t(context.threads()) * bytes);
+  Call call(context, "attention_layer", [&](int threads) { return std::size_t(threads) * bytes; });
   const Kernels& kernels = call.kernels();
   const auto memory = [&](int thread) {
     Carver carver(call.memory() + std::size_t(thread) * bytes);
@@ -58,6 +58,7 @@ void IndexPrologBf16::run(Context& context) const {
   multiply(call, weights.w_qb, std::as_const(c_q), rank, rows, query_f32);
   multiply(call, weights.wk, x, x_stride, rows, key_f32);
   multiply(call, weights.w_proj, x, x_stride, rows, head_weights);
+  if (weights.w_proj_rest) multiply(call, weights.w_proj_rest, x, x_stride, rows, rest);
 
   const auto layout = config.indexer_rope_interleave ? prolog::RopeLayout::interleaved : prolog::RopeLayout::half;
   const float head_scale = float(1 / std::sqrt(double(heads))), width_scale = float(1 / std::sqrt(double(width)));
@@ -78,6 +79,7 @@ void IndexPrologBf16::run(Context& context) const {
     kernels.round_bf16(k, width, key + i * width);
     for (std::int64_t h = 0; h < heads; ++h) {
       float& w = head_weights[i * heads + h];
+      if (weights.w_proj_rest) w += rest[i * heads + h];
       w = w * head_scale * width_scale;
     }
   });

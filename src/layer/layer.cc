@@ -34,7 +34,8 @@ struct Chunk {
   bf16 *cos{}, *sin{}, *query_nope{}, *query_rope{}, *c_q{}, *index_query{}, *index_key{}, *attended{}, *values{};
   std::int8_t *c_q_i8{}, *index_query_i8{};
   f16 *index_query_scale{}, *index_weights_f16{};
-  float *c_q_scale{}, *index_weights{}, *index_key_f32{}, *c_q_f32{}, *index_query_f32{};
+  float *c_q_scale{}, *index_weights{}, *index_key_f32{}, *c_q_f32{}, *index_query_f32{},
+      *index_weights_rest{};
   std::int64_t* slots{};
 
   bool quantised() const { return is_quantised(cache.mode); }
@@ -61,6 +62,7 @@ struct Chunk {
     index_query_f32 = carver.take<float>(exact * ni * di);
     index_key_f32 = carver.take<float>(exact * di);
     index_weights = carver.take<float>(exact * ni);
+    index_weights_rest = carver.take<float>(exact * ni);
     index_query_i8 = carver.take<std::int8_t>(coded * ni * di);
     index_query_scale = carver.take<f16>(coded * ni);
     index_weights_f16 = carver.take<f16>(coded * ni);
@@ -170,6 +172,7 @@ struct Chunk {
                     c_q_f32,
                     index_query_f32,
                     index_key_f32,
+                    index_weights_rest,
                     index_query,
                     index_key,
                     index_weights}

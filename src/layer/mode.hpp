@@ -22,10 +22,6 @@ inline Mode mode_of(std::string_view name, const io::ModelConfig& config) {
     if (is_sparse(m) && config.index_topk == 0)
       throw Error(Status::unsupported, "model", "mode", "", "is " + std::string(name), "dense_bf16",
                   "config.json has no index_topk");
-    if (is_quantised(m) && (config.index_head_dim & (config.index_head_dim - 1)) != 0)
-      throw Error(Status::unsupported, "model", "mode", "", "is sparse_w8a8", "dense_bf16 or sparse_bf16",
-                  "its Hadamard rotation needs a power of two for index_head_dim, which is " +
-                      std::to_string(config.index_head_dim));
     return m;
   }
   throw Error(Status::invalid_argument, "model", "mode", "", "is " + std::string(name.substr(0, 120)),

@@ -21,8 +21,9 @@ YarnRange yarn_range(const io::RopeConfig& rope, std::int64_t width) {
     return double(width) * std::log(double(rope.original_max_position_embeddings) / (2 * std::numbers::pi * beta)) /
            (2 * std::log(rope.theta));
   };
-  YarnRange range{std::max(std::floor(correction(rope.beta_fast)), 0.0),
-                  std::min(std::ceil(correction(rope.beta_slow)), double(width - 1))};
+  double low = correction(rope.beta_fast), high = correction(rope.beta_slow);
+  if (rope.truncate) low = std::floor(low), high = std::ceil(high);
+  YarnRange range{std::max(low, 0.0), std::min(high, double(width - 1))};
   if (range.low == range.high) range.high += 0.001;
   return range;
 }
@@ -42,7 +43,10 @@ std::vector<float> rope_frequencies(const io::RopeConfig& rope, std::int64_t wid
 }
 
 double rope_amplitude(const io::RopeConfig& rope) {
-  return rope.yarn ? mscale(rope.factor, rope.mscale) / mscale(rope.factor, rope.mscale_all_dim) : 1;
+  if (!rope.yarn) return 1;
+  if (rope.attention_factor > 0) return rope.attention_factor;
+  if (rope.mscale == 0 || rope.mscale_all_dim == 0) return mscale(rope.factor, 1);
+  return mscale(rope.factor, rope.mscale) / mscale(rope.factor, rope.mscale_all_dim);
 }
 
 double softmax_scale(const io::ModelConfig& config) {
@@ -83,11 +87,12 @@ void RopeTable::copy(std::int64_t first, std::int64_t count, bf16* cos, bf16* si
 }
 
 std::vector<bf16> hadamard(std::int64_t n) {
-  const bf16 positive = to_bf16_once(1 / std::sqrt(double(n))), negative{std::uint16_t(positive.bits | 0x8000u)};
+  const std::int64_t stretch = n & -n;
+  const bf16 positive = to_bf16_once(1 / std::sqrt(double(stretch))), negative{std::uint16_t(positive.bits | 0x8000u)};
   std::vector<bf16> matrix(n * n);
   for (std::int64_t i = 0; i < n; ++i)
-    for (std::int64_t j = 0; j < n; ++j)  // Sylvester: the sign is the parity of i and j
-      matrix[i * n + j] = std::popcount(std::uint64_t(i & j)) % 2 ? negative : positive;
+    for (std::int64_t j = i / stretch * stretch; j < (i / stretch + 1) * stretch; ++j)  // the sign: parity of i and j
+      matrix[i * n + j] = std::popcount(std::uint64_t(i & j & (stretch - 1))) % 2 ? negative : positive;
   return matrix;
 }
 

@@ -19,7 +19,8 @@ struct YarnRange {
 };
 YarnRange yarn_range(const io::RopeConfig& rope, std::int64_t width);
 
-/// What the cosines and sines are multiplied by: mscale(F, mscale) / mscale(F, mscale_all_dim).
+/// What the cosines and sines are multiplied by: attention_factor where given, mscale(F, mscale) /
+/// mscale(F, mscale_all_dim) where both are, else mscale(F, 1), as transformers takes a config that leaves one out.
 double rope_amplitude(const io::RopeConfig& rope);
 
 /// (D + Dr)^-0.5 * mscale(F, mscale_all_dim)^2.
@@ -45,7 +46,8 @@ class RopeTable {
   mutable std::vector<std::unique_ptr<bf16[]>> blocks_;
 };
 
-/// The scaled Sylvester matrix H/sqrt(n) in bf16, [n, n]; n is a power of two.
+/// The scaled Sylvester matrix H/sqrt(n) in bf16, [n, n]. Where n is no power of two: one for each stretch of the
+/// largest power of two that divides n, zero elsewhere, which is orthogonal all the same.
 std::vector<bf16> hadamard(std::int64_t n);
 
 }  // namespace dsakit

@@ -45,6 +45,13 @@ TEST(Rope, AmplitudeIsTheRatioOfScales) {
   io::RopeConfig rope = deepseek_v32().rope;
   rope.mscale_all_dim = 0;
   EXPECT_NEAR(rope_amplitude(rope), 0.1 * std::log(40.0) + 1, 1e-12);
+  rope.mscale = 0, rope.mscale_all_dim = 1;  // given without the other
+  EXPECT_NEAR(rope_amplitude(rope), 0.1 * std::log(40.0) + 1, 1e-12);
+  rope.mscale = 0.5;
+  EXPECT_NEAR(rope_amplitude(rope), (0.05 * std::log(40.0) + 1) / (0.1 * std::log(40.0) + 1), 1e-12);
+  rope.attention_factor = 1.5;
+  EXPECT_EQ(rope_amplitude(rope), 1.5);
+  rope = deepseek_v32().rope, rope.mscale_all_dim = 0;
   bf16 cos[64], sin[64];
   RopeTable(rope, 64).copy(0, 1, cos, sin);
   EXPECT_EQ(cos[0].bits, to_bf16_once(0.1 * std::log(40.0) + 1).bits);
@@ -103,6 +110,10 @@ TEST(Hadamard, IsSylvestersScaledMatrix) {
   const std::vector<bf16> four = hadamard(4);
   const float signs[16] = {1, 1, 1, 1, 1, -1, 1, -1, 1, 1, -1, -1, 1, -1, -1, 1};
   for (int i = 0; i < 16; ++i) EXPECT_EQ(to_float(four[i]), signs[i] / 2);
+  const std::vector<bf16> twelve = hadamard(12);
+  for (int i = 0; i < 12; ++i)
+    for (int j = 0; j < 12; ++j)
+      EXPECT_EQ(to_float(twelve[i * 12 + j]), i / 4 == j / 4 ? signs[i % 4 * 4 + j % 4] / 2 : 0) << i << " " << j;
 }
 
 }  // namespace

@@ -108,9 +108,6 @@ TEST(Modes, AreRefusedByName) {
   };
   EXPECT_EQ(status("sparse_w8a8"), Status::ok);
   EXPECT_EQ(status("sparse"), Status::invalid_argument);
-  c.index_head_dim = 24;
-  EXPECT_EQ(status("sparse_w8a8"), Status::unsupported);
-  EXPECT_EQ(status("sparse_bf16"), Status::ok);
   c.index_topk = 0;
   EXPECT_EQ(status("sparse_bf16"), Status::unsupported);
   EXPECT_EQ(status("dense_bf16"), Status::ok);

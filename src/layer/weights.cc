@@ -19,6 +19,9 @@ class CheckpointSource final : public WeightSource {
   io::AlignedArray<bf16> matrix(const std::string& name, std::int64_t rows, std::int64_t columns) const override {
     return checkpoint_->load_matrix_bf16(prefix_ + name, rows, columns);
   }
+  io::AlignedArray<float> matrix_f32(const std::string& name, std::int64_t rows, std::int64_t columns) const override {
+    return checkpoint_->load_matrix_f32(prefix_ + name, rows, columns);
+  }
   io::AlignedArray<bf16> vector_bf16(const std::string& name, std::int64_t size) const override {
     return checkpoint_->load_vector_bf16(prefix_ + name, size);
   }
@@ -58,6 +61,18 @@ void pair_up_rope_rows(bf16* rows, std::int64_t width, std::int64_t columns) {
                 std::size_t(columns) * sizeof(bf16));
 }
 
+/// The second half of a weight that needs more than bf16: bf16(w - bf16(w)). Empty if all of it is zero.
+Matrix load_rest(const WeightSource& source, const std::string& name, std::int64_t out, std::int64_t in) {
+  const auto weight = source.matrix_f32(name, out, in);
+  io::AlignedArray<bf16> rest(out * in);
+  bool any = false;
+  for (std::int64_t i = 0; i < out * in; ++i) {
+    rest[i] = to_bf16(weight[i] - to_float(to_bf16(weight[i])));
+    any |= to_float(rest[i]) != 0;
+  }
+  return any ? transposed_matrix(rest.data(), out, in) : Matrix();
+}
+
 Matrix load(const WeightSource& source, const std::string& name, std::int64_t out, std::int64_t in) {
   return transposed_matrix(source.matrix(name, out, in).data(), out, in);
 }
@@ -71,6 +86,14 @@ io::AlignedArray<bf16> load_q_b(const WeightSource& source, const io::ModelConfi
 }
 
 }  // namespace
+
+io::AlignedArray<float> WeightSource::matrix_f32(const std::string& name, std::int64_t rows,
+                                                 std::int64_t columns) const {
+  const auto rounded = matrix(name, rows, columns);
+  io::AlignedArray<float> weight(rows * columns);
+  std::transform(rounded.begin(), rounded.end(), weight.begin(), [](bf16 x) { return to_float(x); });
+  return weight;
+}
 
 std::unique_ptr<WeightSource> checkpoint_source(std::shared_ptr<const io::Checkpoint> checkpoint, int layer) {
   return std::make_unique<CheckpointSource>(std::move(checkpoint), layer);
@@ -151,7 +174,9 @@ void LayerWeights::prepare(Mode mode) {
   if (!w_proj) w_proj = load(*source_, "indexer.weights_proj.weight", c.index_n_heads, c.hidden_size);
   const std::int64_t out = c.index_n_heads * c.index_head_dim;
   if (mode == Mode::sparse_bf16) {
-    if (!w_qb) w_qb = load(*source_, "indexer.wq_b.weight", out, c.q_lora_rank);
+    if (w_qb) return;
+    w_qb = load(*source_, "indexer.wq_b.weight", out, c.q_lora_rank);
+    w_proj_rest = load_rest(*source_, "indexer.weights_proj.weight", c.index_n_heads, c.hidden_size);
   } else if (!w_qb_i8.codes) {
     w_qb_i8 = quantised_matrix(source_->matrix("indexer.wq_b.weight", out, c.q_lora_rank).data(), out, c.q_lora_rank);
     hadamard = dsakit::hadamard(c.index_head_dim);
@@ -162,7 +187,8 @@ std::size_t LayerWeights::bytes() const {
   std::lock_guard lock(mutex_);
   std::size_t sum = (gamma_cq.size() + gamma_ckv.size() + hadamard.size()) * sizeof(bf16);
   for (const Matrix* m :
-       {&w_dq, &w_dkv_kr, &w_uk, &w_uv, &w_o, &w_uq_qr, &w_uq_qr_i8.codes, &wk, &w_proj, &w_qb, &w_qb_i8.codes})
+       {&w_dq, &w_dkv_kr, &w_uk, &w_uv, &w_o, &w_uq_qr, &w_uq_qr_i8.codes, &wk, &w_proj, &w_proj_rest, &w_qb,
+        &w_qb_i8.codes})
     sum += m->bytes();
   for (const auto* f : {&w_uq_qr_i8.scale, &w_qb_i8.scale, &ln_gamma_k, &ln_beta_k}) sum += f->size() * sizeof(float);
   return sum;

@@ -22,6 +22,8 @@ class WeightSource {
   virtual ~WeightSource() = default;
   virtual bool has(const std::string& name) const = 0;
   virtual io::AlignedArray<bf16> matrix(const std::string& name, std::int64_t rows, std::int64_t columns) const = 0;
+  /// As exact as the source has it.
+  virtual io::AlignedArray<float> matrix_f32(const std::string& name, std::int64_t rows, std::int64_t columns) const;
   virtual io::AlignedArray<bf16> vector_bf16(const std::string& name, std::int64_t size) const = 0;
   virtual io::AlignedArray<float> vector_f32(const std::string& name, std::int64_t size) const = 0;
 };
@@ -75,6 +77,7 @@ class LayerWeights {
   Matrix wk, w_proj;           // sparse modes, layers with an indexer; the same for those below
   io::AlignedArray<float> ln_gamma_k, ln_beta_k;
   Matrix w_qb;              // sparse_bf16
+  Matrix w_proj_rest;       // sparse_bf16: what rounding took off w_proj; empty when that was nothing
   QuantisedMatrix w_qb_i8;  // sparse_w8a8
   std::vector<bf16> hadamard;
 

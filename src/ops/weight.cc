@@ -81,12 +81,16 @@ void check_weight_shape(const Check& check, const Tensor& t, const char* name, D
   else check.shape(t, name, {k, n}, why);
 }
 
+void check_weight_format(const Check& check, const Tensor& t, const char* name) {
+  check.chip(t.format != Format::ND || is_storage(t, 0), name, "is row-major", "FRACTAL_NZ");
+}
+
 Weight check_weight(const Check& check, const Tensor& t, const char* name, DType dtype, std::int64_t batch,
                     std::int64_t k, std::int64_t n, const char* why) {
   check.required(t, name);
   check_weight_shape(check, t, name, dtype, batch, k, n, why);
   check.dtype(t, name, {dtype});
-  check.readable(t, name);
+  check.readable_weight(t, name);
   Weight w{.dtype = dtype, .k = k, .n = n, .batch = batch > 0 ? batch : 1};
   const std::int64_t c0 = dtype == DType::i8 ? 32 : 16, size = size_of(dtype);
   if (is_storage(t, batch)) {
@@ -104,7 +108,7 @@ Weight check_weight(const Check& check, const Tensor& t, const char* name, DType
   } else {
     w.source = {t.data, t.stride[t.rank - 2], false, k, n};
     w.batch_stride = batch > 0 ? t.stride[0] * size : 0;
-    if (batch == 0) check.chip(false, name, "is row-major", "FRACTAL_NZ");
+    if (batch == 0) check_weight_format(check, t, name);
   }
   return w;
 }

@@ -42,6 +42,9 @@ Weight check_weight(const Check& check, const Tensor& t, const char* name, DType
 void check_weight_shape(const Check& check, const Tensor& t, const char* name, DType dtype, std::int64_t batch,
                         std::int64_t k, std::int64_t n, const char* why);
 
+/// The part that only the chip asks: not row-major.
+void check_weight_format(const Check& check, const Tensor& t, const char* name);
+
 /// Inner sizes up to which an int32 sum of int8 products is exact.
 inline constexpr std::int64_t kMaxInnerI8 = 131071;
 

@@ -24,6 +24,7 @@ CLASSES = dict(
     INVALID_INDEX=IndexError,
     INVALID_VALUE=ValueError,
     UNSUPPORTED=NotImplementedError,
+    OUT_OF_MEMORY=MemoryError,
 )
 
 
@@ -99,3 +100,4 @@ def refused(call, operator_name, statuses, parameters, position=None, guards=())
         sentence
     )
     assert [g.tobytes() for g in guards] == before, "a refused call has written"
+    return error

@@ -47,8 +47,11 @@ def float_scores(q, k, w):
     q, k = q.astype(F), k.astype(F)
     dot = np.zeros((q.shape[0], k.shape[0]), F)
     with np.errstate(invalid="ignore", over="ignore"):
-        for c in range(q.shape[1]):
-            dot = dot + q[:, c : c + 1] * k[None, :, c]
+        for c in range(q.shape[1]):  # products are exact: fp32 holds all but subnormal ones
+            a, b = q[:, c : c + 1], k[None, :, c]
+            product = a * b
+            tiny = ((np.abs(product) < 2.0**-126) & (a != 0) & (b != 0)).any()
+            dot = fma32(a, b, dot) if tiny else dot + product
         return head_sum(w.astype(F), np.where(dot < 0, F(0), dot))
 
 

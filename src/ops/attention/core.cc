@@ -138,7 +138,9 @@ class Worker {
     for (int h = 0; h < heads_; ++h) {
       float *x = s_.scores + h * kScorePitch, most;
       const float sum = k_.softmax(x, count_, p_.scale, &most);
-      if (sum * sum < kMany * k_.sum_squares(x, count_, 1)) few[n_few++] = h;
+      // Without any preference all heads are alike, and so are their errors: the scales get 16 bits.
+      const bool alike = plan_.quantised && sum == float(count_);
+      if (alike || sum * sum < kMany * k_.sum_squares(x, count_, 1)) few[n_few++] = h;
       weight[h] = all.rescale(h, most, sum, none_before);
     }
     for (int t = 0; t < plan_.tiles; ++t) {

@@ -140,8 +140,7 @@ void check_values(const DynamicQuantArgs& a) {
   for (const auto& [t, name] : {std::pair(&a.input, "input"), std::pair(&a.smooth_scales, "smooth_scales")})
     for (std::int64_t i = 0, n = t->elements(); i < n; ++i)
       if (const float x = float_at(*t, offset_of(*t, i)); !std::isfinite(x))
-        check.fail(Status::invalid_value, name, subscript({i / t->shape[t->rank - 1], i % t->shape[t->rank - 1]}),
-                   "is " + std::to_string(x), "a finite number");
+        check.fail(Status::invalid_value, name, subscript(*t, i), "is " + std::to_string(x), "a finite number");
 }
 
 }  // namespace dynamic_quant_op
@@ -157,7 +156,7 @@ void dynamic_quant(const DynamicQuantArgs& a, const DynamicQuantOuts& o, Context
   using namespace dynamic_quant_op;
   const Problem problem = check(a, o);
   if (context.check_values()) check_values(a);
-  Call call(context, "dynamic_quant", workspace(problem, context.threads()));
+  Call call(context, "dynamic_quant", [&](int threads) { return workspace(problem, threads); });
   run(problem, call);
   call.finish();
 }

@@ -7,16 +7,9 @@
 namespace dsakit::indexer {
 namespace {
 
-/// Subscripts of the element with this row-major number.
-std::string position(const Tensor& t, std::int64_t linear) {
-  std::string s;
-  for (int a = t.rank - 1; a >= 0; --a) s = "[" + std::to_string(linear % t.shape[a]) + "]" + s, linear /= t.shape[a];
-  return s;
-}
-
 [[noreturn]] void refuse(const Check& c, const Tensor& t, const char* name, std::int64_t linear, float x,
                          const char* wanted) {
-  c.fail(Status::invalid_value, name, position(t, linear), "is " + std::to_string(x), wanted, "value checking");
+  c.fail(Status::invalid_value, name, subscript(t, linear), "is " + std::to_string(x), wanted, "value checking");
 }
 
 void finite(const Check& c, const Tensor& t, const char* name, std::int64_t linear, std::int64_t offset) {

@@ -37,7 +37,7 @@ void lightning_indexer(const LightningIndexerArgs& args, const LightningIndexerO
   using namespace lightning_indexer_op;
   LightningIndexerOuts given = outs;
   const Problem problem = check(args, given, false, context.check_values());
-  Call call(context, "lightning_indexer", workspace(problem, context.threads()));
+  Call call(context, "lightning_indexer", [&](int threads) { return workspace(problem, threads); });
   run(problem, call, call.memory());
   call.finish();
 }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
 #include <vector>
 
 #include "ops/indexer/reference.hpp"
@@ -7,11 +8,11 @@
 namespace dsakit::reference {
 namespace {
 
-/// One fp32 chain from +0, ascending: the products are exact.
+/// One fp32 chain from +0, ascending, of exact products.
 template <class T>
 float dot(const T* a, const T* b, std::int64_t n) {
   float sum = 0;
-  for (std::int64_t i = 0; i < n; ++i) sum += to_float(a[i]) * to_float(b[i]);
+  for (std::int64_t i = 0; i < n; ++i) sum = std::fma(to_float(a[i]), to_float(b[i]), sum);
   return sum;
 }
 

@@ -84,7 +84,7 @@ class Scorer {
       for (std::int64_t h = 0; h < p_.heads; ++h) {
         const float* q = query.values + h / 16 * p_.dims * 16 + h % 16;
         float dot = 0;
-        for (std::int64_t d = 0; d < p_.dims; ++d) dot += q[d * 16] * key[d];
+        for (std::int64_t d = 0; d < p_.dims; ++d) dot = std::fma(q[d * 16], key[d], dot);
         lane[h % 16] = std::fma(query.weight[h], dot < 0 ? 0 : dot, lane[h % 16]);
       }
       scores[j] = folded(lane);

@@ -224,6 +224,26 @@ TEST(LightningIndexer, SpecialScores) {
   }
 }
 
+/// 2^-125 + 2^-149 (1 + 2^-7): rounded before the sum the product would be half of an ulp, a tie, and lost.
+TEST(LightningIndexer, TinyProductsAreExact) {
+  const Halves query({0x1p-60f, 0x1.02p-60f}), key({0x1p-65f, 0, 0x1p-65f, 0x1p-89f}), weight({1});
+  const LightningIndexerArgs a{.query = tensor(query.brain.data(), {1, 1, 1, 2}),
+                               .key = tensor(key.brain.data(), {1, 2, 1, 2}),
+                               .weights = tensor(weight.brain.data(), {1, 1, 1}),
+                               .sparse_count = 1,
+                               .sparse_mode = 0};
+  std::int32_t out = -1;
+  const LightningIndexerOuts o{.sparse_indices = tensor(&out, {1, 1, 1, 1}), .sparse_values = {}};
+  reference::lightning_indexer(a, o);
+  EXPECT_EQ(out, 1);
+  for (const Kernels* k : supported_kernels()) {
+    Context context({.isa = k->isa});
+    lightning_indexer(a, o, context);
+    EXPECT_EQ(out, 1) << k->isa;
+    out = -1;
+  }
+}
+
 TEST(LightningIndexer, InferAndNoValues) {
   Random r(9);
   Case c;

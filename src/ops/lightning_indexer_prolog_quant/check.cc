@@ -3,6 +3,7 @@
 #include <string>
 
 #include "ops/lightning_indexer_prolog_quant/problem.hpp"
+#include "ops/prolog/trial.hpp"
 
 namespace dsakit {
 namespace lightning_indexer_prolog_quant_op {
@@ -13,16 +14,11 @@ using Outs = LightningIndexerPrologQuantOuts;
 
 std::string shape_text(const Tensor& t) { return "has shape " + brackets({t.shape.data(), std::size_t(t.rank)}); }
 
-void check_chip_sizes(const Check& check, const Args& a, const Outs& o, const Sizes& s, const Names& names) {
-  check.chip(s.cache.block_size == 128, names.k_cache, "has block_size " + std::to_string(s.cache.block_size), "128");
+void check_chip_sizes(const Check& check, const Sizes& s, const Names& names) {
   check.chip(s.hidden == 7168, names.x, "has He " + std::to_string(s.hidden), "7168");
   check.chip(s.rank == 1536, "w_qb", "has Hcq " + std::to_string(s.rank), "1536");
   check.chip(s.heads == 64, "w_qb_scale", "has Ni " + std::to_string(s.heads), "64");
-  check.chip(s.dim == 128, "ln_gamma_k", "has Di " + std::to_string(s.dim), "128");
   check.chip(s.rope == 64, "cos", "has Dr " + std::to_string(s.rope), "64");
-  check.chip(a.ln_gamma_k.dtype != DType::f32 && a.ln_beta_k.dtype != DType::f32, "ln_gamma_k", "has dtype float32",
-             "bfloat16");
-  check.chip(o.k_scale_cache.dtype == DType::f16, names.k_scale_cache, "has dtype float32", "float16");
 }
 
 }  // namespace
@@ -100,9 +96,12 @@ void check_dtypes(const Check& check, const Args& a, const Outs& o, const Names&
   check.dtype(o.k_cache, names.k_cache, {DType::i8});
   check.dtype(o.k_scale_cache, names.k_scale_cache, {DType::f16, DType::f32});
   check.dtype(a.k_cache_index, names.k_cache_index, {DType::i64});
+  check.chip(a.ln_gamma_k.dtype == DType::bf16, "ln_gamma_k", "has dtype float32", "bfloat16");
+  check.chip(a.ln_beta_k.dtype == DType::bf16, "ln_beta_k", "has dtype float32", "bfloat16");
+  check.chip(o.k_scale_cache.dtype == DType::f16, names.k_scale_cache, "has dtype float32", "float16");
 }
 
-void check_out_shapes(const Check& check, const Outs& o, const Sizes& s) {
+void check_outs(const Check& check, const Outs& o, const Sizes& s, const Names& names) {
   check.required(o.q_int8, "q_int8");
   check.required(o.q_scale, "q_scale");
   check.required(o.weights, "weights");
@@ -115,10 +114,13 @@ void check_out_shapes(const Check& check, const Outs& o, const Sizes& s) {
   check.dtype(o.q_int8, "q_int8", {DType::i8});
   check.dtype(o.q_scale, "q_scale", {DType::f16});
   check.dtype(o.weights, "weights", {DType::f16});
+  if (!check.strict()) return;
+  check.chip(s.dim == 128, "ln_gamma_k", "has Di " + std::to_string(s.dim), "128");
+  check.chip(s.cache.block_size == 128, names.k_cache, "has block_size " + std::to_string(s.cache.block_size), "128");
 }
 
-void check_attributes(const Check& check, const Args& a, const Outs& o, const Sizes& s, const Names& names) {
-  if (check.strict()) check_chip_sizes(check, a, o, s, names);
+void check_attributes(const Check& check, const Args& a, const Sizes& s, const Names& names) {
+  if (check.strict()) check_chip_sizes(check, s, names);
   check.positive(float(a.layernorm_epsilon_k), "layernorm_epsilon_k");
   check.one_of(a.rope_layout, names.rope_layout, {"half", "interleaved", "interleaved_to_half"});
   if (check.strict())
@@ -182,9 +184,9 @@ Sizes check_inputs(const Check& check, const Args& a, const Outs& o) {
 Problem check(const Args& a, const Outs& o) {
   const Check check("lightning_indexer_prolog_quant", a.level);
   const Sizes s = check_inputs(check, a, o);
-  check_out_shapes(check, o, s);
+  check_outs(check, o, s, Names{});
   prolog::check_memory(check, prolog::Parameters(a, o));
-  check_attributes(check, a, o, s, Names{});
+  check_attributes(check, a, s, Names{});
   return resolve(check, a, o, s);
 }
 
@@ -206,11 +208,20 @@ void lightning_indexer_prolog_quant(const LightningIndexerPrologQuantArgs& a, co
                                     Context& context) {
   using namespace lightning_indexer_prolog_quant_op;
   const Problem problem = check(a, o);
-  if (context.check_values()) check_values(a);
-  Call call(context, "lightning_indexer_prolog_quant",
-            workspace(problem, *context.state().kernels, context.same_products(), context.threads()));
-  run(problem, call);
-  call.finish();
+  auto run_once = [&](const Problem& p) {
+    Call call(context, "lightning_indexer_prolog_quant", [&](int threads) {
+      return workspace(p, *context.state().kernels, context.same_products(), threads);
+    });
+    run(p, call);
+    call.finish();
+  };
+  if (context.check_values()) {
+    check_values(a);
+    const prolog::Trial trial(problem);
+    run_once(trial.problem());
+    trial.check_scales(Check("lightning_indexer_prolog_quant", a.level), "q_scale", "k_scale_cache");
+  }
+  run_once(problem);
 }
 
 }  // namespace dsakit

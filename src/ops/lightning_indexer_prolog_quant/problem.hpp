@@ -35,10 +35,9 @@ Sizes check_shapes(const Check&, const LightningIndexerPrologQuantArgs&, const L
                    const Names&, std::int64_t rank);
 void check_dtypes(const Check&, const LightningIndexerPrologQuantArgs&, const LightningIndexerPrologQuantOuts&,
                   const Names&);
-void check_out_shapes(const Check&, const LightningIndexerPrologQuantOuts&, const Sizes&);
+void check_outs(const Check&, const LightningIndexerPrologQuantOuts&, const Sizes&, const Names&);
 /// Limits of the chip, epsilon, RoPE layout, slots.
-void check_attributes(const Check&, const LightningIndexerPrologQuantArgs&, const LightningIndexerPrologQuantOuts&,
-                      const Sizes&, const Names&);
+void check_attributes(const Check&, const LightningIndexerPrologQuantArgs&, const Sizes&, const Names&);
 Problem resolve(const Check&, const LightningIndexerPrologQuantArgs&, const LightningIndexerPrologQuantOuts&,
                 const Sizes&);
 

@@ -146,6 +146,39 @@ TEST(LightningIndexerPrologQuant, ZeroKeyRow) {
   for (std::int64_t i = 0; i < d.c.index_dim; ++i) EXPECT_EQ(got.ip_k[std::size_t(d.index[0] * d.c.index_dim + i)], 0);
 }
 
+TEST(LightningIndexerPrologQuant, ValueCheckingRefusesScalesOutOfHalfRange) {
+  Context checking({.check_values = true});
+  auto answer = [&](auto change) -> std::string {
+    Data d({.t = 3, .blocks = 2, .block_size = 16, .seed = 4});
+    d.index = {-1, 17, 30};
+    for (float& scale : d.q_norm_scale) scale = 0.01f;
+    change(d);
+    Written w = d.initial;
+    try {
+      lightning_indexer_prolog_quant(d.indexer_args(), d.indexer_outs(w), checking);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.status, Status::invalid_value);
+      EXPECT_EQ(w.first_difference(d.initial), "");
+      return std::string(e.parameter) + e.position;
+    }
+    EXPECT_EQ(run(Changed{}, d).first_difference(w), "");
+    return "";
+  };
+  EXPECT_EQ(answer([](Data&) {}), "");
+  EXPECT_EQ(answer([](Data& d) { d.q_norm_scale[1] = 1e9f; }), "q_scale[1][0][0]");
+  EXPECT_EQ(answer([](Data& d) { d.q_norm_scale[1] = 0; }), "");
+  EXPECT_EQ(answer([](Data& d) { d.q_norm_scale[1] = 1e-9f; }), "q_scale[1][0][0]");
+  auto key_scale = [](float beta) {
+    return [=](Data& d) {
+      std::fill(d.ln_gamma.begin(), d.ln_gamma.end(), bf16{0});
+      std::fill(d.ln_beta.begin(), d.ln_beta.end(), to_bf16(beta));
+    };
+  };
+  EXPECT_EQ(answer(key_scale(1)), "");
+  EXPECT_EQ(answer(key_scale(1e20f)), "k_scale_cache[1][1][0][0]");
+  EXPECT_EQ(answer(key_scale(1e-12f)), "k_scale_cache[1][1][0][0]");
+}
+
 TEST(LightningIndexerPrologQuant, Refusals) {
   Data d({.t = 6});
   auto refused = [&](auto change, Status status, const char* parameter, const char* position = "") {
@@ -173,7 +206,7 @@ TEST(LightningIndexerPrologQuant, Refusals) {
   refused([](Args& a, Outs&) { a.layernorm_epsilon_k = 1e-60; }, Status::invalid_argument, "layernorm_epsilon_k");
   refused([](Args& a, Outs& o) { a.q_norm.data = o.k_cache.data; }, Status::aliased, "k_cache");
   refused([](Args&, Outs& o) { o.weights.data = o.q_scale.data; }, Status::aliased, "weights");
-  refused([](Args& a, Outs&) { a.level = Level::strict; }, Status::unsupported, "k_cache");
+  refused([](Args& a, Outs&) { a.level = Level::strict; }, Status::unsupported, "ln_gamma_k");
   d.index[5] = d.c.blocks * d.c.block_size, d.index[2] = INT64_MAX;
   refused([](Args&, Outs&) {}, Status::invalid_slot, "k_cache_index", "[2]");
 }

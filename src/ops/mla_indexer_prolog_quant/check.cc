@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
+#include <vector>
 
 #include "ops/lightning_indexer_prolog_quant/problem.hpp"
 #include "ops/mla_indexer_prolog_quant/parts.hpp"
 #include "ops/mla_indexer_prolog_quant/problem.hpp"
 #include "ops/mla_prolog_quant/problem.hpp"
+#include "ops/prolog/trial.hpp"
 
 namespace dsakit {
 namespace mla_indexer_prolog_quant_op {
@@ -57,12 +59,12 @@ Problem check(const MlaIndexerPrologQuantArgs& a, const MlaIndexerPrologQuantOut
   check.dtype(o.query_nope, "query_nope", {DType::bf16});
   check.dtype(o.query_rope, "query_rope", {DType::bf16});
   const LightningIndexerPrologQuantOuts outs = indexer_outs(o);
-  lip::check_out_shapes(check, outs, s.indexer);
+  lip::check_outs(check, outs, s.indexer, kNames);
   prolog::check_memory(check, prolog::Parameters(a, o));
   check.positive(float(a.epsilon_cq), "epsilon_cq");
   check.positive(float(a.epsilon_ckv), "epsilon_ckv");
   prolog::check_slots(check, a.cache_index, "cache_index", s.mla.cache);
-  lip::check_attributes(check, indexer_args(a), outs, s.indexer, kNames);
+  lip::check_attributes(check, indexer_args(a), s.indexer, kNames);
 
   Problem p{mla::resolve(check, mla_args(a, o), s.mla), lip::resolve(check, indexer_args(a), outs, s.indexer)};
   p.mla.query_nope = prolog::flat_rows(o.query_nope, s.mla.latent);
@@ -74,6 +76,24 @@ void check_values(const MlaIndexerPrologQuantArgs& a) {
   prolog::check_finite(Check("mla_indexer_prolog_quant", a.level), prolog::Parameters(a, MlaIndexerPrologQuantOuts{}));
 }
 
+namespace {
+
+/// The query half of a trial is thrown away, and stores nothing.
+template <class Run>
+void check_scales(const MlaIndexerPrologQuantArgs& a, const Problem& problem, Run run_once) {
+  const prolog::Trial trial(problem.indexer);
+  const auto& m = problem.mla;
+  std::vector<bf16> nope(std::size_t(m.tokens * m.heads * m.latent)), rope(std::size_t(m.tokens * m.heads * m.rope));
+  std::vector<std::int64_t> nowhere(std::size_t(m.tokens), -1);
+  Problem p{m, trial.problem()};
+  p.mla.query_nope = prolog::flat_rows(tensor(nope.data(), {m.tokens * m.heads, m.latent}), m.latent);
+  p.mla.query_rope = prolog::flat_rows(tensor(rope.data(), {m.tokens * m.heads, m.rope}), m.rope);
+  p.mla.cache_index = prolog::flat_rows(tensor(nowhere.data(), {m.tokens}), 1);
+  run_once(p);
+  trial.check_scales(Check("mla_indexer_prolog_quant", a.level), "q_scale", "ip_k_scale_cache");
+}
+
+}  // namespace
 }  // namespace mla_indexer_prolog_quant_op
 
 void infer(const MlaIndexerPrologQuantArgs& a, MlaIndexerPrologQuantOuts& o) {
@@ -90,11 +110,17 @@ void mla_indexer_prolog_quant(const MlaIndexerPrologQuantArgs& a, const MlaIndex
                               Context& context) {
   using namespace mla_indexer_prolog_quant_op;
   const Problem problem = check(a, o);
-  if (context.check_values()) check_values(a);
-  Call call(context, "mla_indexer_prolog_quant",
-            workspace(problem, *context.state().kernels, context.same_products(), context.threads()));
-  run(problem, call);
-  call.finish();
+  auto run_once = [&](const Problem& p) {
+    Call call(context, "mla_indexer_prolog_quant",
+              [&](int threads) { return workspace(p, *context.state().kernels, context.same_products(), threads); });
+    run(p, call);
+    call.finish();
+  };
+  if (context.check_values()) {
+    check_values(a);
+    check_scales(a, problem, run_once);
+  }
+  run_once(problem);
 }
 
 }  // namespace dsakit

@@ -127,6 +127,26 @@ TEST(MlaIndexerPrologQuant, CachesOfDifferentLength) {
   EXPECT_EQ(w.q_int8, same.q_int8);
 }
 
+TEST(MlaIndexerPrologQuant, ValueCheckingRefusesAKeyScaleOutOfHalfRange) {
+  Data d({.t = 3, .blocks = 2, .block_size = 16, .seed = 4});
+  d.index = {-1, 17, 30};
+  Context checking({.check_values = true});
+  Written w = d.initial, wanted = d.initial;
+  kFused(d, w, checking);
+  kTwoCalls(d, wanted, checking);
+  EXPECT_EQ(std::memcmp(w.ip_k.data(), wanted.ip_k.data(), w.ip_k.size()), 0);
+  std::fill(d.ln_beta.begin(), d.ln_beta.end(), to_bf16(1e20f));
+  w = d.initial;
+  try {
+    kFused(d, w, checking);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.status, Status::invalid_value);
+    EXPECT_EQ(std::string(e.parameter) + e.position, "ip_k_scale_cache[1][1][0][0]");
+  }
+  EXPECT_EQ(w.first_difference(d.initial), "");
+}
+
 TEST(MlaIndexerPrologQuant, Refusals) {
   Data d({.t = 6});
   auto refused = [&](auto change, Status status, const char* parameter, const char* position = "") {

@@ -113,6 +113,9 @@ void check_dtypes(const Check& check, const MlaPrologQuantArgs& a, const Sizes& 
   check.dtype(a.kv_cache, "kv_cache", {s.quantised ? DType::i8 : DType::bf16}, mode);
   check.dtype(a.kr_cache, "kr_cache", {DType::bf16});
   if (s.quantised) check.dtype(a.k_scale_cache, "k_scale_cache", {DType::f32});
+  check_weight_format(check, a.w_dq, "w_dq");
+  check_weight_format(check, a.w_uq_qr, "w_uq_qr");
+  check_weight_format(check, a.w_dkv_kr, "w_dkv_kr");
 }
 
 prolog::MlaProblem resolve(const Check& check, const MlaPrologQuantArgs& a, const Sizes& s) {
@@ -256,8 +259,9 @@ void mla_prolog_quant(const MlaPrologQuantArgs& a, const MlaPrologQuantOuts& o, 
   using namespace mla_prolog_quant_op;
   const Problem problem = check(a, o);
   if (context.check_values()) check_values(a);
-  Call call(context, "mla_prolog_quant",
-            workspace(problem, *context.state().kernels, context.same_products(), context.threads()));
+  Call call(context, "mla_prolog_quant", [&](int threads) {
+    return workspace(problem, *context.state().kernels, context.same_products(), threads);
+  });
   run(problem, call);
   call.finish();
 }

@@ -11,26 +11,24 @@ namespace {
 
 std::string shape_text(const Tensor& t) { return "has shape " + brackets({t.shape.data(), std::size_t(t.rank)}); }
 
-/// "[2][3]": where the element at a row-major index is.
-std::string position_of(const Tensor& t, std::int64_t linear) {
-  std::string s;
-  for (int a = t.rank - 1; a >= 0; linear /= t.shape[a--]) s = "[" + std::to_string(linear % t.shape[a]) + "]" + s;
-  return s;
-}
-
 }  // namespace
 
 void check_presence(const Check& check, const Parameters& parameters) {
   for (const auto& p : parameters)
     if (p.role == Role::in || p.role == Role::inout) check.required(*p.tensor, p.name);
-  for (const auto& p : parameters)
-    if (*p.tensor) check.sizes(*p.tensor, p.name);
+  for (const auto& p : parameters) {
+    if (!*p.tensor) continue;
+    check.sizes(*p.tensor, p.name);
+    if (p.tensor->format != Format::ND && !p.weight)
+      check.fail(Status::invalid_argument, p.name, "", "is in a weight's format", "a plain strided tensor");
+  }
 }
 
 void check_memory(const Check& check, const Parameters& parameters) {
   for (const auto& p : parameters) {
     if (!*p.tensor) continue;
-    if (is_written(p.role)) check.writable(*p.tensor, p.name, p.cache);
+    if (p.weight) check.readable_weight(*p.tensor, p.name);
+    else if (is_written(p.role)) check.writable(*p.tensor, p.name, p.cache);
     else check.readable(*p.tensor, p.name, p.cache);
   }
   for (const auto& p : parameters) {
@@ -71,20 +69,20 @@ void check_slots(const Check& check, const Tensor& index, const char* name, cons
     std::string wanted = "below " + std::to_string(cache.rows);
     if (cache.block_size > 0)
       wanted += " (" + std::to_string(cache.block_num) + " pages of " + std::to_string(cache.block_size) + ")";
-    check.fail(Status::invalid_slot, name, position_of(index, i), "is " + std::to_string(slot),
+    check.fail(Status::invalid_slot, name, subscript(index, i), "is " + std::to_string(slot),
                wanted + "; negative entries skip the token");
   }
 }
 
 void check_finite(const Check& check, const Parameters& parameters) {
-  for (const auto& [tensor, name, role, cache] : parameters) {
+  for (const auto& [tensor, name, role, cache, weight] : parameters) {
     const Tensor& t = *tensor;
     if (is_written(role) || cache || t.elements() == 0) continue;
     if (t.dtype != DType::bf16 && t.dtype != DType::f16 && t.dtype != DType::f32) continue;
     const bool scale = std::string_view(name).find("scale") != std::string_view::npos;
     auto look = [&, name = name](float x, std::int64_t linear) {
       if (std::isfinite(x) && !(scale && x < 0)) return;
-      check.fail(Status::invalid_value, name, position_of(t, linear), "is " + std::to_string(x),
+      check.fail(Status::invalid_value, name, subscript(t, linear), "is " + std::to_string(x),
                  scale ? "finite and not negative" : "a finite number");
     };
     const std::int64_t n = t.elements();

@@ -37,7 +37,7 @@ void quant_lightning_indexer(const QuantLightningIndexerArgs& args, const QuantL
   using namespace quant_lightning_indexer_op;
   QuantLightningIndexerOuts given = outs;
   const Problem problem = check(args, given, false, context.check_values());
-  Call call(context, "quant_lightning_indexer", workspace(problem, context.threads()));
+  Call call(context, "quant_lightning_indexer", [&](int threads) { return workspace(problem, threads); });
   run(problem, call, call.memory());
   call.finish();
 }

@@ -58,7 +58,7 @@ Sizes check_sizes(const Check& c, const Args& a) {
   for (const auto& x : tensors) {
     if (x.t.format != Format::ND)
       c.fail(Status::invalid_argument, x.name, "", "is in a weight's format", "a plain strided tensor");
-    c.readable(x.t, x.name, &x.t == &a.key_nope_2d || &x.t == &a.key_rope_2d);
+    c.sizes(x.t, x.name);
   }
   c.at_least(a.b, "b", 0);
   c.at_least(a.s1, "s1", 0);
@@ -121,9 +121,7 @@ std::int64_t check_scales(const Check& c, const Args& a, const Sizes& s) {
     return 0;
   }
   if (!t) c.fail(Status::invalid_argument, name, "", "is missing", "a tensor", "key_nope_2d is int8");
-  if (t.format != Format::ND)
-    c.fail(Status::invalid_argument, name, "", "is in a weight's format", "a plain strided tensor");
-  c.readable(t, name, true);
+  c.sizes(t, name);
   const std::int64_t tiles = s.rows > 0 ? t.elements() / s.rows : width(c, t, name);
   if (tiles < 1 || t.elements() != s.rows * tiles || s.latent % tiles != 0)
     c.fail(Status::invalid_shape, name, "", shape_of(t),
@@ -165,7 +163,7 @@ Problem check(const Args& a, const Outs& o) {
   const Sizes s = check_sizes(c, a);
   const Tensor& out = o.attention_out;
   c.required(out, "attention_out");
-  c.writable(out, "attention_out");
+  c.sizes(out, "attention_out");
   if (c.strict()) c.shape(out, "attention_out", {a.b, a.s1, a.nq, s.latent}, "b, s1, nq and width of query_nope");
   else c.rows(out, "attention_out", s.queries, {s.latent}, "b * s1 * nq rows, width of query_nope");
   c.dtype(out, "attention_out", {DType::bf16});
@@ -178,6 +176,7 @@ Problem check(const Args& a, const Outs& o) {
 
   const std::int64_t act_step = c.vector(a.kv_act_seqs, "kv_act_seqs", a.b, "b"), columns = a.block_table.shape[1];
   const auto* act = static_cast<const std::int32_t*>(a.kv_act_seqs.data);
+  c.readable(a.kv_act_seqs, "kv_act_seqs");
   for (std::int64_t b = 0; b < a.b; ++b) {
     const std::int64_t length = act[b * act_step];
     if (length < 0)
@@ -213,6 +212,8 @@ Problem check(const Args& a, const Outs& o) {
       .act_step = act_step,
       .s1 = a.s1,
       .topk = a.topk};
+  c.readable(a.topk_indices, "topk_indices");
+  c.readable(a.block_table, "block_table");
   if (std::has_single_bit(std::uint64_t(a.block_size))) {
     const int shift = std::countr_zero(std::uint64_t(a.block_size));
     check_lists(c, p, a.block_table, s.blocks, [=](std::uint32_t position) { return std::int64_t(position) >> shift; });
@@ -225,13 +226,17 @@ Problem check(const Args& a, const Outs& o) {
     });
   }
 
-  c.chip(p.attention.tokens > 0 && s.rows > 0, "query_nope", "has no rows, or key_nope_2d has none", "at least 1");
+  if (p.attention.tokens == 0 || s.rows == 0)  // no string is made while nothing is wrong
+    c.chip(false, "query_nope", "has no rows, or key_nope_2d has none", "at least 1");
   const struct {
     const Tensor& t;
     const char* name;
   } inputs[] = {{a.query_nope, "query_nope"},   {a.query_rope, "query_rope"},       {a.key_nope_2d, "key_nope_2d"},
                 {a.key_rope_2d, "key_rope_2d"}, {a.k_nope_scales, "k_nope_scales"}, {a.topk_indices, "topk_indices"},
                 {a.block_table, "block_table"}, {a.kv_act_seqs, "kv_act_seqs"}};
+  for (const auto& x : inputs)
+    if (x.t) c.readable(x.t, x.name, &x.t == &a.key_nope_2d || &x.t == &a.key_rope_2d || &x.t == &a.k_nope_scales);
+  c.writable(out, "attention_out");
   for (const auto& x : inputs) c.no_overlap(out, "attention_out", x.t, x.name);
   c.chip(a.nq == 128, "nq", "is " + std::to_string(a.nq), "128");
   c.chip(a.topk == 2048, "topk", "is " + std::to_string(a.topk), "2048");

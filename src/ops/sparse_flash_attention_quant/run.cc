@@ -25,8 +25,9 @@ void sparse_flash_attention_quant(const SparseFlashAttentionQuantArgs& args, con
   namespace op = sparse_flash_attention_quant_op;
   const op::Problem problem = op::check(args, outs);
   if (context.check_values()) op::check_values(args, problem);
-  Call call(context, "sparse_flash_attention_quant",
-            op::workspace(problem, context.threads(), context.same_products()));
+  Call call(context, "sparse_flash_attention_quant", [&](int threads) {
+    return op::workspace(problem, threads, context.same_products());
+  });
   op::run(problem, call, call.memory());
   call.finish();
 }
