@@ -560,6 +560,23 @@ double peak(Dot kind, int rounds) noexcept {
   return 0;
 }
 
+/// The conversion rounds to nearest even and makes everything it cannot hold the smallest integer, which saturates to
+/// -128: right below, so only the upper side is clamped first, and NaN is masked out.
+void quantize_row(const float* x, std::int64_t n, float multiplier, std::int8_t* codes) noexcept {
+  const __m512 m = _mm512_set1_ps(multiplier), most = _mm512_set1_ps(127);
+  const auto codes_of = [&](__m512 v) __attribute__((always_inline)) {
+    v = _mm512_mul_ps(v, m);
+    const __mmask16 number = _mm512_cmp_ps_mask(v, v, _CMP_ORD_Q);
+    return _mm512_cvtsepi32_epi8(_mm512_maskz_cvtps_epi32(number, _mm512_min_ps(v, most)));
+  };
+  std::int64_t i = 0;
+  for (; i + 16 <= n; i += 16)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + i), codes_of(_mm512_loadu_ps(x + i)));
+  if (i == n) return;
+  const __mmask16 rest = __mmask16((1u << (n - i)) - 1);
+  _mm512_mask_storeu_epi8(codes + i, rest, _mm512_castsi128_si512(codes_of(_mm512_maskz_loadu_ps(rest, x + i))));
+}
+
 }  // namespace
 
 void use_avx512(Kernels& k) {
@@ -571,6 +588,7 @@ void use_avx512(Kernels& k) {
   k.index_scores_i8 = index_scores<IndexQueryI8, std::int8_t>;
   k.index_scores_f32 = index_scores<IndexQueryF32, float>;
   k.append_candidates = append_candidates;
+  k.quantize = quantize_row;
   k.transpose_bf16 = transpose<bf16>;
   k.transpose_i8 = transpose<std::int8_t>;
   k.interleave_bf16 = interleave<bf16>;
