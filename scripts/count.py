@@ -6,9 +6,9 @@ import sys
 text = open(sys.argv[1]).read()
 passed = failed = 0
 runners = 0
-for out_of, bad in ((int(m[2]), int(m[1])) for m in re.finditer(r"(\d+) tests? failed out of (\d+)", text)):
-    passed += out_of - bad
-    failed += bad
+for bad, out_of in re.findall(r"\d+% tests passed(?:, (\d+) tests? failed)? out of (\d+)", text):
+    passed += int(out_of) - int(bad or 0)
+    failed += int(bad or 0)
     runners += 1
 for line in re.findall(r"^(?=.*\bin [\d.]+s).*\b(?:passed|failed|error|no tests ran)\b.*$", text, re.M):
     passed += sum(map(int, re.findall(r"(\d+) passed", line)))
