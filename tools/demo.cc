@@ -22,7 +22,8 @@ struct Question {
   std::int64_t digits_at;  // position of the first digit
 };
 
-Question plant(const std::string& text, std::int64_t length, Random& random) {
+/// `where`: how far into the text the window lies, 0..1.
+Question plant(const std::string& text, std::int64_t length, double where, Random& random) {
   const char consonants[] = "bcdfghjklmnpqrstvwxz";
   std::string key = "<";
   for (int i = 0; i < 2; ++i) key += consonants[random.below(20)];
@@ -33,7 +34,7 @@ Question plant(const std::string& text, std::int64_t length, Random& random) {
 
   const std::string line = key + digits + "\n", ask = "\n" + key;
   const std::int64_t real = length - std::int64_t(line.size() + ask.size());
-  const std::int64_t from = random.below(std::int64_t(text.size()) - real);
+  const std::int64_t from = std::int64_t(where * double(std::int64_t(text.size()) - real));
   std::int64_t cut = 1 + random.below(real / 2 - 100);
   while (text[std::size_t(from + cut - 1)] != '\n' && cut < real / 2) ++cut;  // the line stands between two others
   const std::string window = text.substr(std::size_t(from), std::size_t(cut)) + line +
@@ -83,7 +84,7 @@ void retrieval(const Model& model, const std::string& text, int questions) {
       Retrieval r;
       {
         Progress progress(fmt::format("{} {}", mode, length));
-        for (int i = 0; i < questions; ++i) ask(model, plant(text, length, random), mode, r), progress.at(double(i + 1) / questions);
+        for (int i = 0; i < questions; ++i) ask(model, plant(text, length, double(i) / questions, random), mode, r), progress.at(double(i + 1) / questions);
       }
       fmt::print("{:>16}{:>16}", fmt::format("{} of {}", r.right, r.asked),
                  mode == "dense_bf16" ? "all" : fmt::format("{} of {}", r.held, r.asked));
@@ -106,7 +107,7 @@ int demo(const DemoOptions& options) {
   std::ifstream in(folder + "/heldout.txt", std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
   if (text.size() < 4096) throw Error(Status::io_error, "demo", "heldout.txt", "", "cannot be read", "the model's text");
-  retrieval(model, text, options.quick ? 3 : 10);
+  retrieval(model, text, options.quick ? 3 : 20);
 
   return full_size_step(options.quick ? 8192 : 32768);
 }
