@@ -7,7 +7,7 @@ missing=$(xargs dpkg-query -W -f '${db:Status-Status} ${Package}\n' < .ci/debian
 if [ -n "$missing" ]; then
   root=; [ "$(id -u)" = 0 ] || root=sudo
   $root apt-get update -qq
-  echo "$missing" | xargs $root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends
+  echo "$missing" | xargs $root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends > /dev/null
 fi
 export CMAKE_CXX_COMPILER_LAUNCHER=ccache
 /usr/bin/cmake --preset release
