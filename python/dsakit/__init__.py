@@ -21,7 +21,7 @@ from ._core import (
 from .errors import Error
 from .operators import *  # noqa: F403 - the operators, by the list of the library
 from .operators import __all__ as _operators
-from .weights import FractalNZ, format_cast
+from .weights import FractalNZ, format_cast, npu_format_cast
 
 __all__ = [
     "Error",
@@ -34,6 +34,7 @@ __all__ = [
     "get_num_threads",
     "info",
     "load_safetensors",
+    "npu_format_cast",
     "pack_weight",
     "pypto",
     "reference",

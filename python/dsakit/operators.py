@@ -90,7 +90,7 @@ def make(name, reference=False):
 def namespace(reference=False):
     """All operators, and the other names that the documents have for them."""
     operators = {name: make(name, reference) for name in _core.operators}
-    return operators | pypto.entries(operators)
+    return operators | {"npu_dynamic_quant": operators["dynamic_quant"]} | pypto.entries(operators)
 
 
 _operators = namespace()

@@ -5,8 +5,14 @@ The three prologs take theirs under their own names, told apart by what follows 
 documents (`_p`, `_d`, ...) are made here.
 """
 
+import numbers
+
 from . import _core
 from .errors import raise_error
+
+
+def _is_absent(scale):
+    return scale is None or 0 in getattr(scale, "shape", ())
 
 
 class _Form:
@@ -18,18 +24,19 @@ class _Form:
     objects     their configuration objects, which follow last
     fields      field of such an object -> the attribute of ours that it sets; without, objects are hints, of no effect
     renamed     their other names of inputs -> ours
+    scales      outputs that are None where the mode without dequant_scale leaves them alone
     """
 
-    def __init__(self, operator, outputs, caches=(), attributes=(), objects=(), fields=None, renamed=None):
+    def __init__(self, operator, outputs, caches=(), attributes=(), objects=(), fields=None, renamed=None, scales=()):
         self.operator, self.outputs, self.caches, self.attributes = operator, outputs, caches, attributes
-        self.objects, self.fields, self.renamed = objects, fields or {}, renamed or {}
+        self.objects, self.fields, self.renamed, self.scales = objects, fields or {}, renamed or {}, scales
 
     def __call__(self, core, check, values, more, other):
         values = {name: value for name, value in values.items()}
         given = dict(zip(self.outputs, more))
         rest = list(more[len(self.outputs) :])
         for attribute in self.attributes:
-            if rest and isinstance(rest[0], (int, float, str)):
+            if rest and isinstance(rest[0], (numbers.Number, str)):  # numpy's scalars are Numbers
                 values[attribute] = rest.pop(0)
         if len(rest) > len(self.objects):
             raise TypeError(f"{self.operator}() got {len(rest) - len(self.objects)} arguments too many")
@@ -49,6 +56,8 @@ class _Form:
         copies = []
         for name, ours in self.outputs.items():
             if given.get(name) is None:
+                if name in self.scales and _is_absent(values["dequant_scale"]):
+                    continue
                 raise_error("INVALID_ARGUMENT", self.operator, name, "", "is missing", "a tensor")
             if ours in self.caches and _core.separate(self.operator, ours, values[ours], name, given[name]):
                 copies.append((values[ours], given[name]))
@@ -63,7 +72,8 @@ class _Form:
     def _configure(self, values, name, value):
         if value is None or not self.fields:
             return
-        if isinstance(value, (int, float, str, bytes, list, tuple)) or hasattr(value, "__dlpack__"):
+        plain = isinstance(value, (numbers.Number, str, bytes, list, tuple)) and not hasattr(value, "_fields")
+        if plain or hasattr(value, "__dlpack__"):
             raise_error(
                 "INVALID_DTYPE",
                 self.operator,
@@ -98,6 +108,7 @@ FORMS = {
             },
             attributes=("epsilon_cq", "epsilon_ckv", "cache_mode"),
             objects=("tile_config", "rope_cfg"),
+            scales=("q_norm_scale_out", "k_scale_cache_out"),
         ),
         _Form(
             "lightning_indexer_prolog_quant",
@@ -155,7 +166,7 @@ def entries(operators):
     def mla_prolog_quant_p(*args, **kwargs):
         """mla_prolog_quant in its quantised mode only."""
         scale = args[3] if len(args) > 3 else kwargs.get("dequant_scale")
-        if scale is None or 0 in getattr(scale, "shape", ()):
+        if _is_absent(scale):
             raise_error(
                 "INVALID_ARGUMENT",
                 "mla_prolog_quant_p",
@@ -187,6 +198,7 @@ def entries(operators):
         topk_indcies=None,
         b=None,
         s1=None,
+        level="portable",
     ):
         """sparse_flash_attention_quant into attention_out [b, s1, nq, Dv]; tile_config has no effect."""
         operator = "sparse_flash_attention_quant"
@@ -232,6 +244,7 @@ def entries(operators):
             softmax_scale=softmax_scale,
             topk=topk,
             block_size=block_size,
+            level=level,
             attention_out=attention_out,
         )
 

@@ -68,6 +68,9 @@ def format_cast(x, format):
     return FractalNZ(_like(x, storage), plain.shape)
 
 
+npu_format_cast = format_cast  # the name that torch_npu has for it
+
+
 def _storage_shape(shape, storage):
     itemsize = storage.dtype.itemsize
     *batch, k, n = shape

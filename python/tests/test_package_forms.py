@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The PyPTO calling forms give the bits of the native ones, in place or into other memory."""
 
+import collections
 import types
 
 import numpy as np
@@ -24,6 +25,7 @@ BOTH_OUTS = (
     "weights",
 )
 ATTRS = types.SimpleNamespace(eps=1e-5, rope_layout="interleaved")
+TUPLE_ATTRS = collections.namedtuple("Attrs", "eps rope_layout")(np.float64(1e-5), "interleaved")
 modules = pytest.mark.parametrize("module", [dsakit, dsakit.reference], ids=["fast", "reference"])
 
 
@@ -72,7 +74,7 @@ def assert_equal(outs, results, names):
 @modules
 @pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.parametrize(
-    "tail", [(ATTRS, None), (None, ATTRS), (ATTRS, object()), ({"unroll": 4}, vars(ATTRS)), (ATTRS,)]
+    "tail", [(ATTRS, None), (None, ATTRS), (ATTRS, object()), ({"unroll": 4}, vars(ATTRS)), (TUPLE_ATTRS,)]
 )
 def test_indexer_prolog(module, in_place, tail):
     given, before = indexer()
@@ -105,7 +107,14 @@ def test_indexer_prolog_by_keyword():
 @modules
 @pytest.mark.parametrize("quantised", [True, False])
 @pytest.mark.parametrize("in_place", [True, False])
-@pytest.mark.parametrize("tail", [(), (1e-5, 1e-5, "PA_BSND", None, None), (1e-5, 1e-5, "PA_BSND", object(), {})])
+@pytest.mark.parametrize(
+    "tail",
+    [
+        (),
+        (1e-5, 1e-5, "PA_BSND", None, None),
+        (np.float32(1e-5), np.float64(1e-5), np.str_("PA_BSND"), object(), {}),
+    ],
+)
 def test_mla_prolog(module, quantised, in_place, tail):
     given, before = mla(quantised)
     results = list(module.mla_prolog_quant(**given, **copies(before)))
@@ -116,6 +125,20 @@ def test_mla_prolog(module, quantised, in_place, tail):
     outs = outputs(MLA_OUTS, results, caches, in_place)
     assert module.mla_prolog_quant_d(*positional(module, "mla_prolog_quant", given | caches), *outs, *tail) is None
     assert_equal(outs, results, MLA_OUTS)
+
+
+@modules
+def test_mla_prolog_without_scales(module):
+    given, before = mla(quantised=False)
+    results = module.mla_prolog_quant(**given, **copies(before))
+    outs = [None if r is None or r.size == 0 else np.zeros_like(r) for r in results]
+    inputs = positional(module, "mla_prolog_quant", given | copies(before) | {"k_scale_cache": None})
+    assert module.mla_prolog_quant_d(*inputs, *outs, 1e-5, 1e-5, "PA_BSND", None, None) is None
+    assert_equal([outs[0], *outs[2:6]], [results[0], *results[2:6]], (MLA_OUTS[0], *MLA_OUTS[2:6]))
+    given, before = mla()
+    outs = [np.zeros_like(r) for r in module.mla_prolog_quant(**given, **copies(before))]
+    with pytest.raises(ValueError, match="q_norm_scale_out is missing"):
+        module.mla_prolog_quant_d(*positional(module, "mla_prolog_quant", given | before), outs[0], None, *outs[2:])
 
 
 def test_mla_prolog_native_form_in_place_and_not():
@@ -181,9 +204,11 @@ def test_attention_entries(module, suffix):
     wanted = module.sparse_flash_attention_quant(**tensors, **numbers, b=b, s1=s1)
     entry = getattr(module, "sparse_flash_attention_quant_" + suffix)
     out = np.zeros_like(wanted)
-    assert entry(*tensors.values(), out, *numbers.values(), 2, object()) is None
+    assert entry(*tensors.values(), out, *numbers.values(), 2, object(), level="portable") is None
     assert out.tobytes() == wanted.tobytes()
     out[:] = 0
+    with pytest.raises(NotImplementedError):
+        entry(*tensors.values(), out, *numbers.values(), level="strict")
     tensors["topk_indcies"] = tensors.pop("topk_indices")
     entry(**tensors, **numbers, attention_out=out, max_blocknum_perbatch=2, tile_config=None)
     assert out.tobytes() == wanted.tobytes()
@@ -240,6 +265,12 @@ def test_refusals_write_nothing():
         name(*arguments, *outs, None, None, None)
     with pytest.raises(TypeError, match="multiple values"):
         name(*arguments, *outs, weights_out=outs[-1])
+
+
+def test_torch_npu_spellings():
+    assert dsakit.npu_format_cast is dsakit.format_cast
+    for module in (dsakit, dsakit.reference):
+        assert module.npu_dynamic_quant is module.dynamic_quant
 
 
 def test_attention_entry_refusals():
