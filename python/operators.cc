@@ -28,7 +28,7 @@ struct Field {
   std::ptrdiff_t place = 0;  // in Outs: results come in the order of its members
   nb::object default_value = nb::none();
 
-  bool result() const { return role == Role::inout || role == Role::inout_opt || role == Role::out; }
+  bool result() const { return role == Role::inout || role == Role::out; }
 };
 
 template <class Args, class Outs>

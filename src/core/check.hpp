@@ -51,7 +51,7 @@ class Check {
   void rank(const Tensor& t, const char* name, int wanted, const char* why) const;
   /// Exact shape. `why` names the sizes, e.g. "T and N1 of query".
   void shape(const Tensor& t, const char* name, std::initializer_list<std::int64_t> wanted, const char* why) const;
-  /// README 12: any shape with `rows` rows of `width` (0 axes of width: the row is one element), folded or unfolded,
+  /// Any shape with `rows` rows of `width` (0 axes of width: the row is one element), folded or unfolded,
   /// with or without axes of length 1. strict: exactly [rows, width...]. Axes of the row are those of `row_shape`.
   Rows rows(const Tensor& t, const char* name, std::int64_t rows, std::initializer_list<std::int64_t> row_shape,
             const char* why) const;

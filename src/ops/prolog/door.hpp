@@ -43,15 +43,15 @@ struct Parameters {
   const One* end() const { return list + count; }
 };
 
-inline bool is_written(Role role) { return role == Role::inout || role == Role::inout_opt || role == Role::out; }
+inline bool is_written(Role role) { return role == Role::inout || role == Role::out; }
 
 /// Inputs and in-place tensors that the call cannot do without; and no shape that cannot be counted.
 void check_presence(const Check& check, const Parameters& parameters);
 /// Memory of every tensor given; what is written overlaps nothing else. In strict, only axis 0 of a cache is free.
 void check_memory(const Check& check, const Parameters& parameters);
 
-/// The shape of a paged cache [block_num, block_size, 1, width]. In portable the rows may be folded otherwise
-/// (README 12); then block_size is -1.
+/// The shape of a paged cache [block_num, block_size, 1, width]. In portable the rows may be folded otherwise, see
+/// Check::rows; then block_size is -1.
 struct CacheShape {
   std::int64_t rows = 0, block_num = -1, block_size = -1;
 };
