@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace dsakit {
 
@@ -33,6 +35,10 @@ class Context {
   bool same_products() const;
   bool check_values() const;
   std::size_t workspace_bytes() const;  // held right now
+
+  /// Accepted arguments that deserve a word (the named tolerances that warn): each sentence once, oldest first.
+  std::vector<std::string> warnings() const;
+  void warn(std::string_view sentence);
 
   /// Asked now and then during a long call; true ends it with INTERRUPTED. Null: never asked.
   void set_interrupt(bool (*asked)(void*), void* data);

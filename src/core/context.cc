@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <new>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "core/state.hpp"
 #include "dsakit/error.hpp"
@@ -78,6 +80,16 @@ const char* Context::isa() const { return state_->kernels->isa; }
 bool Context::same_products() const { return state_->options.same_products; }
 bool Context::check_values() const { return state_->options.check_values; }
 std::size_t Context::workspace_bytes() const { return state_->memory_bytes; }
+
+std::vector<std::string> Context::warnings() const {
+  std::lock_guard lock(state_->warning);
+  return state_->warnings;
+}
+void Context::warn(std::string_view sentence) {
+  std::lock_guard lock(state_->warning);
+  auto& all = state_->warnings;
+  if (std::find(all.begin(), all.end(), sentence) == all.end()) all.emplace_back(sentence);
+}
 
 void Context::set_interrupt(bool (*asked)(void*), void* data) {
   std::lock_guard lock(state_->calls);

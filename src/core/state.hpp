@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <vector>
 
 #include "dsakit/context.hpp"
 #include "kernels/kernels.hpp"
@@ -23,6 +25,8 @@ struct Context::State {
   std::recursive_mutex calls;  // recursive: an operator may be made of operators
   std::unique_ptr<std::byte[], void (*)(std::byte*)> memory{nullptr, nullptr};
   std::size_t memory_bytes = 0;
+  std::mutex warning;  // guards warnings
+  std::vector<std::string> warnings;
   bool (*asked)(void*) = nullptr;
   void* asked_data = nullptr;
 };

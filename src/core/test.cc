@@ -263,5 +263,12 @@ TEST(Context, InterruptEndsACall) {
   EXPECT_EQ(refusal([&] { call.finish(); }).status, Status::interrupted);
 }
 
+TEST(Context, EachWarningOnce) {
+  Context context;
+  EXPECT_TRUE(context.warnings().empty());
+  for (const char* sentence : {"a: b is ignored", "a: c is ignored", "a: b is ignored"}) context.warn(sentence);
+  EXPECT_EQ(context.warnings(), (std::vector<std::string>{"a: b is ignored", "a: c is ignored"}));
+}
+
 }  // namespace
 }  // namespace dsakit
