@@ -240,8 +240,13 @@ Rows Check::rows(const Tensor& t, const char* name, std::int64_t rows, std::init
       fits = axis > 0 && t.shape[axis - 1] == *wanted;
       axis -= fits;
     }
+    if (fits && width == 0) {  // no elements to count rows by
+      std::int64_t leading = 1;
+      for (int a = 0; a < axis; ++a) leading *= t.shape[a];
+      fits = leading == rows;
+    }
     if (fits) {
-      if (width == 1 || rows * width == 0) axis = t.rank;
+      if (width == 1 || rows == 0) axis = t.rank;
       return Rows(t, t.rank - axis);
     }
   }

@@ -48,23 +48,24 @@ template <int Rows>
   else _mm_prefetch(p + ahead, _MM_HINT_T1);
 }
 
-/// One block of k, all 64 columns. Asks for the block of the panel that lies `ahead` bytes further on.
-template <int Rows>
-[[gnu::always_inline]] inline void block_f32(const float* a, std::ptrdiff_t a_stride, const bf16* panel, int k,
-                                             float* c, std::ptrdiff_t c_stride, bool add, std::ptrdiff_t ahead) {
-  constexpr int kVectors = vectors_for(Rows);
-  for (int column = 0; column < kPanel; column += 8 * kVectors, panel += 16 * kVectors, c += 8 * kVectors) {
+/// One block of k, all 64 columns of a panel of pairs of bf16 or of fp32. Asks for the block that lies `ahead` bytes
+/// further on.
+template <int Rows, class T>
+[[gnu::always_inline]] inline void block_f32(const float* a, std::ptrdiff_t a_stride, const T* panel, int k, float* c,
+                                             std::ptrdiff_t c_stride, bool add, std::ptrdiff_t ahead) {
+  constexpr int kVectors = vectors_for(Rows), kVector = 32 / sizeof(T);
+  for (int column = 0; column < kPanel; column += 8 * kVectors, panel += kVector * kVectors, c += 8 * kVectors) {
     __m256 sum[Rows][kVectors];
 #pragma GCC unroll 6
     for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm256_setzero_ps();
-    const bf16* pair = panel;
+    const T* group = panel;
     int p = 0;
     // With few rows the broadcasts are kept and the panel passes by, with many the other way round.
     const auto step = [&](const float* x, auto column) __attribute__((always_inline)) {
       const auto b = [&](int v) __attribute__((always_inline)) {
-        return _mm256_castsi256_ps(column(load_bits(pair + 16 * v)));
+        return _mm256_castsi256_ps(column(load_bits(group + kVector * v)));
       };
       if constexpr (Rows < kVectors) {
         __m256 a[Rows];
@@ -95,13 +96,18 @@ template <int Rows>
     const auto odd = [](__m256i b) __attribute__((always_inline)) {
       return _mm256_and_si256(b, _mm256_set1_epi32(int(0xffff0000)));
     };
-    for (; p + 2 <= k; p += 2, pair += 2 * kPanel) {
+    const auto ask = [&]() __attribute__((always_inline)) {
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; v += 2) ask_for<Rows>(pair + 16 * v, ahead);
-      step(a + p, even);
-      step(a + p + 1, odd);
+      for (int v = 0; v < kVectors; v += 2) ask_for<Rows>(group + kVector * v, ahead);
+    };
+    if constexpr (sizeof(T) == 2) {
+      for (; p + 2 <= k; p += 2, group += 2 * kPanel) ask(), step(a + p, even), step(a + p + 1, odd);
+      if (p < k) step(a + p, even);
+    } else {
+      for (; p < k; ++p, group += kPanel)
+        ask(), step(
+                   a + p, [](__m256i b) __attribute__((always_inline)) { return b; });
     }
-    if (p < k) step(a + p, even);
 #pragma GCC unroll 6
     for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 8
@@ -135,6 +141,16 @@ void product_f32(const float* a, std::ptrdiff_t a_stride, int m, const bf16* pan
     with_rows<kRows>(rows, [&]<int Rows>() {
       block_f32<Rows>(a + i * a_stride + p, a_stride, panel + std::ptrdiff_t(p) * kPanel, length, c + i * c_stride,
                       c_stride, add, kAhead);
+    });
+  });
+}
+
+void product_wide(const float* a, std::ptrdiff_t a_stride, int m, const float* panel, int k, float* c,
+                  std::ptrdiff_t c_stride, bool add) noexcept {
+  for_each_tile(m, k, add, [&](int rows, int i, int p, int length, bool add) {
+    with_rows<kRows>(rows, [&]<int Rows>() {
+      block_f32<Rows>(a + i * a_stride + p, a_stride, panel + std::ptrdiff_t(p) * kPanel, length, c + i * c_stride,
+                      c_stride, add, 2 * kAhead);
     });
   });
 }
@@ -457,6 +473,54 @@ void interleave(const T* const* rows, int count, int dims, bf16* panels) noexcep
   }
 }
 
+/// Eight columns, the first `rest` of which exist, else 0.
+[[gnu::always_inline]] inline __m256 load_floats(const f16* row, int rest) {
+  f16 few[8] = {};
+  if (rest < 8)
+    for (int i = 0; i < rest; ++i) few[i] = row[i];
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(rest < 8 ? few : row)));
+}
+[[gnu::always_inline]] inline __m256 load_floats(const float* row, int rest) {
+  float few[8] = {};
+  if (rest < 8)
+    for (int i = 0; i < rest; ++i) few[i] = row[i];
+  return _mm256_loadu_ps(rest < 8 ? few : row);
+}
+
+template <class T>
+void transpose_wide(const T* const* rows, int count, int dims, float* panel) noexcept {
+  for (int j = 0; j < kPanel; j += 8)
+    for (int c = 0; c < dims; c += 8) {
+      __m256i x[8];
+#pragma GCC unroll 8
+      for (int r = 0; r < 8; ++r) {
+        x[r] = j + r < count ? _mm256_castps_si256(load_floats(rows[j + r] + c, dims - c)) : _mm256_setzero_si256();
+        if (c * int(sizeof(T)) % 64 == 0 && j + r + 8 < count) ask_for(rows[j + r + 8], c, dims);
+      }
+      transpose8(x);
+      float* out = panel + std::ptrdiff_t(c) * kPanel + j;
+#pragma GCC unroll 8
+      for (int p = 0; p < 8; ++p)
+        if (p < dims - c) store_bits(out + p * kPanel, x[p]);
+    }
+}
+
+template <class T>
+void interleave_wide(const T* const* rows, int count, int dims, float* panels) noexcept {
+  constexpr int kRowsAhead = 8;
+  const std::ptrdiff_t pitch = std::ptrdiff_t(count) * kPanel;
+  for (int j = 0; j < count; ++j, panels += kPanel) {
+    float* out = panels;
+    for (int c = 0; c < dims; c += kPanel, out += pitch) {
+      if (j + kRowsAhead < count)
+        for (int line = 0; line < kPanel * int(sizeof(T)); line += 64)
+          ask_for(rows[j + kRowsAhead], c + line / int(sizeof(T)), dims);
+#pragma GCC unroll 8
+      for (int s = 0; s < kPanel; s += 8) _mm256_storeu_ps(out + s, load_floats(rows[j] + c + s, dims - c - s));
+    }
+  }
+}
+
 /// Twelve accumulators: more than latency times throughput anywhere.
 template <class Step>
 [[gnu::always_inline]] inline void spin(int rounds, Step step) {
@@ -491,6 +555,7 @@ void use_avx2(Kernels& k) {
   k.peak = peak;
   k.product_bf16 = product_bf16;
   k.product_f32 = product_f32;
+  k.product_wide = product_wide;
   k.product_i8 = product_i8;
   k.index_scores_i8 = index_scores<IndexQueryI8, std::int8_t>;
   k.index_scores_f32 = index_scores<IndexQueryF32, float>;
@@ -500,6 +565,10 @@ void use_avx2(Kernels& k) {
   k.transpose_i8 = transpose<std::int8_t>;
   k.interleave_bf16 = interleave<bf16>;
   k.interleave_i8 = interleave<std::int8_t>;
+  k.transpose_f16 = transpose_wide<f16>;
+  k.transpose_f32 = transpose_wide<float>;
+  k.interleave_f16 = interleave_wide<f16>;
+  k.interleave_f32 = interleave_wide<float>;
 }
 
 }  // namespace dsakit

@@ -27,8 +27,8 @@ namespace {
 }
 
 // ---- products: a tile of up to 6 rows and 64 columns has 24 accumulators, 4 panel registers and 1 broadcast ------
-// int8 and bf16 panels look the same: a group of 256 bytes holds for each of 64 columns the 4 bytes that meet 4 bytes
-// of a row of a.
+// int8, bf16 and fp32 panels look the same: a group of 256 bytes holds for each of 64 columns the 4 bytes that meet 4
+// bytes of a row of a.
 
 constexpr int kRows = 6;
 constexpr int kGroup = 256;  // bytes
@@ -39,12 +39,15 @@ constexpr int kGroup = 256;  // bytes
 [[gnu::always_inline]] inline __m512 dot(__m512 sum, __m512i a, __m512i b) {
   return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
 }
+[[gnu::always_inline]] inline __m512 multiply_add(__m512 sum, __m512i a, __m512i b) {
+  return _mm512_fmadd_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), sum);
+}
 
 /// `Lines` cache lines of what comes later are asked for at each group: whole groups of what comes soon, or the share
 /// of a tile in the next block, which should lie in L2 by then and not push this one out of L1.
-template <int Lines, int Rows, class Sum>
+template <int Lines, int Rows, class Sum, class Step>
 [[gnu::always_inline]] inline void sum_groups(const char* a, std::ptrdiff_t a_stride, const char* panel, int groups,
-                                              const char* ahead, Sum (&sum)[Rows][4]) {
+                                              const char* ahead, Sum (&sum)[Rows][4], Step step) {
   for (int g = 0; g < groups; ++g, a += 4, panel += kGroup, ahead += Lines * 64) {
     __m512i b[4];
 #pragma GCC unroll 4
@@ -58,7 +61,7 @@ template <int Lines, int Rows, class Sum>
     for (int r = 0; r < Rows; ++r) {
       const __m512i four = _mm512_set1_epi32(load32(a + r * a_stride));
 #pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j) sum[r][j] = dot(sum[r][j], four, b[j]);
+      for (int j = 0; j < 4; ++j) sum[r][j] = step(sum[r][j], four, b[j]);
     }
   }
 }
@@ -77,15 +80,18 @@ struct Tile {
   const char* ahead = nullptr;
 };
 
-template <int Rows, int Lines>
-void tile_bf16(const Tile& t) {
+template <int Rows, int Lines, bool Wide>
+[[gnu::always_inline]] inline void tile_float(const Tile& t) {
   __m512 sum[Rows][4];
 #pragma GCC unroll 6
   for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) sum[r][j] = _mm512_setzero_ps();
-  sum_groups<Lines>(t.a, t.a_stride, t.panel, t.groups, t.ahead, sum);
-  if (t.odd)
+  sum_groups<Lines>(
+      t.a, t.a_stride, t.panel, t.groups, t.ahead, sum,
+      [](__m512 sum, __m512i a, __m512i b)
+          __attribute__((always_inline)) { return Wide ? multiply_add(sum, a, b) : dot(sum, a, b); });
+  if (!Wide && t.odd)
 #pragma GCC unroll 6
     for (int r = 0; r < Rows; ++r) {
       const __m512i two = _mm512_set1_epi32(load_few(t.a + r * t.a_stride + 4 * t.groups, 2));
@@ -103,6 +109,15 @@ void tile_bf16(const Tile& t) {
 }
 
 template <int Rows, int Lines>
+void tile_bf16(const Tile& t) {
+  tile_float<Rows, Lines, false>(t);
+}
+template <int Rows, int Lines>
+void tile_wide(const Tile& t) {
+  tile_float<Rows, Lines, true>(t);
+}
+
+template <int Rows, int Lines>
 void tile_i8(const Tile& t) {
   __m512i sum[Rows][4];
 #pragma GCC unroll 6
@@ -112,7 +127,9 @@ void tile_i8(const Tile& t) {
       sum[r][j] = t.add ? _mm512_loadu_si512(t.c + r * t.c_stride + 64 * j)
                         : _mm512_sub_epi32(_mm512_setzero_si512(),
                                            _mm512_slli_epi32(_mm512_loadu_si512(t.column_sums + 16 * j), 7));
-  sum_groups<Lines>(t.a, t.a_stride, t.panel, t.groups, t.ahead, sum);
+  sum_groups<Lines>(
+      t.a, t.a_stride, t.panel, t.groups, t.ahead, sum,
+      [](__m512i sum, __m512i a, __m512i b) __attribute__((always_inline)) { return dot(sum, a, b); });
 #pragma GCC unroll 6
   for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 4
@@ -167,6 +184,10 @@ constexpr TileFunction kTilesI8[3][kRows] = {
     {tile_i8<1, 1>, tile_i8<2, 1>, tile_i8<3, 1>, tile_i8<4, 1>, tile_i8<5, 1>, tile_i8<6, 1>},
     {tile_i8<1, 2>, tile_i8<2, 2>, tile_i8<3, 2>, tile_i8<4, 2>, tile_i8<5, 2>, tile_i8<6, 2>},
     {tile_i8<1, 4>, tile_i8<2, 4>, tile_i8<3, 4>, tile_i8<4, 4>, tile_i8<5, 4>, tile_i8<6, 4>}};
+constexpr TileFunction kTilesWide[3][kRows] = {
+    {tile_wide<1, 1>, tile_wide<2, 1>, tile_wide<3, 1>, tile_wide<4, 1>, tile_wide<5, 1>, tile_wide<6, 1>},
+    {tile_wide<1, 2>, tile_wide<2, 2>, tile_wide<3, 2>, tile_wide<4, 2>, tile_wide<5, 2>, tile_wide<6, 2>},
+    {tile_wide<1, 4>, tile_wide<2, 4>, tile_wide<3, 4>, tile_wide<4, 4>, tile_wide<5, 4>, tile_wide<6, 4>}};
 constexpr TileFunction kTilesF32[1][kRows] = {
     {tile_f32<1>, tile_f32<2>, tile_f32<3>, tile_f32<4>, tile_f32<5>, tile_f32<6>}};
 
@@ -224,6 +245,17 @@ void product_f32(const float* a, std::ptrdiff_t a_stride, int m, const bf16* pan
            .c_stride = c_stride * 4,
            .add = add},
           m, k / 2, kSumBlock / 2, k % 2, 8, kTilesF32);
+}
+
+void product_wide(const float* a, std::ptrdiff_t a_stride, int m, const float* panel, int k, float* c,
+                  std::ptrdiff_t c_stride, bool add) noexcept {
+  product({.a = reinterpret_cast<const char*>(a),
+           .a_stride = a_stride * 4,
+           .panel = reinterpret_cast<const char*>(panel),
+           .c = reinterpret_cast<char*>(c),
+           .c_stride = c_stride * 4,
+           .add = add},
+          m, k, kSumBlock, 0, 4, kTilesWide);
 }
 
 void product_i8(const std::uint8_t* a, std::ptrdiff_t a_stride, int m, const std::int8_t* panel,
@@ -530,6 +562,256 @@ void interleave(const T* const* rows, int count, int dims, bf16* panels) noexcep
   }
 }
 
+/// Sixteen columns, the first `rest` of which exist, else 0.
+[[gnu::always_inline]] inline __m512 load_floats(const f16* row, int rest) {
+  if (rest >= 16) return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(row)));
+  return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(rest <= 0 ? 0 : (1u << rest) - 1, row));
+}
+[[gnu::always_inline]] inline __m512 load_floats(const float* row, int rest) {
+  if (rest >= 16) return _mm512_loadu_ps(row);
+  return _mm512_maskz_loadu_ps(__mmask16(rest <= 0 ? 0 : (1u << rest) - 1), row);
+}
+
+template <class T>
+void transpose_wide(const T* const* rows, int count, int dims, float* panel) noexcept {
+  for (int j = 0; j < kPanel; j += 16)
+    for (int c = 0; c < dims; c += 16) {
+      __m512i x[16];
+#pragma GCC unroll 16
+      for (int r = 0; r < 16; ++r) {
+        x[r] = j + r < count ? _mm512_castps_si512(load_floats(rows[j + r] + c, dims - c)) : _mm512_setzero_si512();
+        if (j + r + 16 < count) ask_for(rows[j + r + 16], c, dims);
+      }
+      transpose16(x);
+      float* out = panel + std::ptrdiff_t(c) * kPanel + j;
+#pragma GCC unroll 16
+      for (int p = 0; p < 16; ++p)
+        if (p < dims - c) _mm512_storeu_si512(out + p * kPanel, x[p]);
+    }
+}
+
+template <class T>
+void interleave_wide(const T* const* rows, int count, int dims, float* panels) noexcept {
+  constexpr int kAhead = 8;
+  const std::ptrdiff_t pitch = std::ptrdiff_t(count) * kPanel;
+  for (int j = 0; j < count; ++j, panels += kPanel) {
+    float* out = panels;
+    for (int c = 0; c < dims; c += kPanel, out += pitch) {
+      if (j + kAhead < count)
+        for (int line = 0; line < kPanel * int(sizeof(T)); line += 64)
+          ask_for(rows[j + kAhead], c + line / int(sizeof(T)), dims);
+#pragma GCC unroll 4
+      for (int s = 0; s < kPanel; s += 16) _mm512_storeu_ps(out + s, load_floats(rows[j] + c + s, dims - c - s));
+    }
+  }
+}
+
+/// Sixty-four codes, the first `rest`.
+[[gnu::always_inline]] inline __m512i load_line(const std::int8_t* row, int rest) {
+  if (rest >= 64) return _mm512_loadu_si512(row);
+  return _mm512_maskz_loadu_epi8((std::uint64_t(1) << rest) - 1, row);
+}
+
+void transpose_codes(const std::int8_t* const* rows, int count, int dims, std::int8_t* panel,
+                     std::int32_t* sums) noexcept {
+  const __m512i ones = _mm512_set1_epi8(1);
+  const int groups = (dims + 3) / 4;
+  for (int j = 0; j < kPanel; j += 16) {
+    __m512i sum = _mm512_setzero_si512();
+    for (int c = 0; c < dims; c += 64) {
+      __m512i x[16];
+#pragma GCC unroll 16
+      for (int r = 0; r < 16; ++r) {
+        x[r] = j + r < count ? load_line(rows[j + r] + c, dims - c) : _mm512_setzero_si512();
+        if (j + r + 16 < count) ask_for(rows[j + r + 16], c, dims);
+      }
+      transpose16(x);
+      std::int8_t* out = panel + std::ptrdiff_t(c) * kPanel + 4 * j;
+      const int n = groups - c / 4;
+#pragma GCC unroll 16
+      for (int p = 0; p < 16; ++p) {
+        sum = dot_i8(sum, ones, x[p]);
+        if (p < n) _mm512_storeu_si512(out + p * (4 * kPanel), x[p]);
+      }
+    }
+    _mm512_storeu_si512(sums + j, sum);
+  }
+}
+
+/// Four rows of 64 codes, one code of each in every 32 bits: vector i gets columns 16 i to 16 i + 15. The fours of a
+/// row are put where the unpacking, which stays within 128 bits, wants them.
+[[gnu::always_inline]] inline void interleave_lines(__m512i (&x)[4]) {
+  const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+#pragma GCC unroll 4
+  for (int r = 0; r < 4; ++r) x[r] = _mm512_permutexvar_epi32(order, x[r]);
+  const __m512i low01 = _mm512_unpacklo_epi8(x[0], x[1]), high01 = _mm512_unpackhi_epi8(x[0], x[1]);
+  const __m512i low23 = _mm512_unpacklo_epi8(x[2], x[3]), high23 = _mm512_unpackhi_epi8(x[2], x[3]);
+  x[0] = _mm512_unpacklo_epi16(low01, low23), x[1] = _mm512_unpackhi_epi16(low01, low23);
+  x[2] = _mm512_unpacklo_epi16(high01, high23), x[3] = _mm512_unpackhi_epi16(high01, high23);
+}
+
+void interleave_codes(const std::int8_t* const* rows, int count, int dims, std::int8_t* panels,
+                      std::int32_t* sums) noexcept {
+  const __m512i ones = _mm512_set1_epi8(1);
+  for (int c = 0; c < dims; c += kPanel, sums += kPanel) {
+    __m512i sum[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) sum[i] = _mm512_setzero_si512();
+    for (int j = 0; j < count; j += 4, panels += 4 * kPanel) {
+      __m512i x[4];
+#pragma GCC unroll 4
+      for (int r = 0; r < 4; ++r) {
+        x[r] = j + r < count ? load_line(rows[j + r] + c, dims - c) : _mm512_setzero_si512();
+        if (j + r + 16 < count) ask_for(rows[j + r + 16], c, dims);
+      }
+      interleave_lines(x);
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        sum[i] = dot_i8(sum[i], ones, x[i]);
+        _mm512_storeu_si512(panels + 64 * i, x[i]);
+      }
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) _mm512_storeu_si512(sums + 16 * i, sum[i]);
+  }
+}
+
+// ---- few rows, codes where they lie: nothing is stored on the way, and the shuffles run beside the dots -------------
+// Here the codes in memory get the bias, so that the few can be broadcast as they are read.
+
+[[gnu::always_inline]] inline __m512i biased(__m512i x) { return _mm512_xor_si512(x, _mm512_set1_epi8(char(128))); }
+[[gnu::always_inline]] inline __m512i broadcast(const std::int32_t* x) { return _mm512_set1_epi32(*x); }
+
+/// f(rows), with a constant.
+template <int Rows, class F>
+[[gnu::always_inline]] inline void with_rows(int rows, F f) {
+  if constexpr (Rows > 0) {
+    if (rows == Rows) return f.template operator()<Rows>();
+    with_rows<Rows - 1>(rows, f);
+  }
+}
+
+/// 32 codes of keys j and j + 8.
+[[gnu::always_inline]] inline __m512i load_two(const std::int8_t* a, const std::int8_t* b, int rest) {
+  if (rest >= 32)
+    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(a))),
+                              _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b)), 1);
+  const __mmask32 some = (1u << rest) - 1;
+  return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_maskz_loadu_epi8(some, a)), _mm256_maskz_loadu_epi8(some, b),
+                            1);
+}
+
+/// x[g] gets the four codes of group g of all sixteen keys.
+[[gnu::always_inline]] inline void transpose_halves(__m512i (&x)[8]) {
+  __m512i y[8];
+#pragma GCC unroll 4
+  for (int i = 0; i < 8; i += 2) {
+    y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+    y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 8; i += 4) {
+    x[i] = _mm512_unpacklo_epi64(y[i], y[i + 2]);
+    x[i + 1] = _mm512_unpackhi_epi64(y[i], y[i + 2]);
+    x[i + 2] = _mm512_unpacklo_epi64(y[i + 1], y[i + 3]);
+    x[i + 3] = _mm512_unpackhi_epi64(y[i + 1], y[i + 3]);
+  }
+  // 128-bit blocks of x[i]: keys 0-3 and 8-11 would be next to 4-7 and 12-15 of x[i + 4].
+  const __m512i low = _mm512_set_epi64(13, 12, 5, 4, 9, 8, 1, 0), high = _mm512_set_epi64(15, 14, 7, 6, 11, 10, 3, 2);
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    y[i] = _mm512_permutex2var_epi64(x[i], low, x[i + 4]);
+    y[i + 4] = _mm512_permutex2var_epi64(x[i], high, x[i + 4]);
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) x[i] = y[i];
+}
+
+template <int Rows>
+[[gnu::noinline]] void few_dots(const std::int32_t* start, int pitch, const std::int8_t* const* keys, int count,
+                                int dims, std::int32_t* products) {
+  for (int j = 0; j < count; j += 16) {
+    const std::int8_t *key[16], *ahead[16];
+    for (int k = 0; k < 16; ++k) {
+      key[k] = keys[j + k < count ? j + k : count - 1];
+      ahead[k] = keys[j + k + 16 < count ? j + k + 16 : count - 1];
+    }
+    __m512i sum[Rows];
+#pragma GCC unroll 12
+    for (int r = 0; r < Rows; ++r) sum[r] = broadcast(start + r);
+    const std::int32_t* q = start + pitch;
+    for (int d = 0; d < dims; d += 32) {
+      __m512i x[8];
+#pragma GCC unroll 8
+      for (int k = 0; k < 8; ++k) x[k] = biased(load_two(key[k] + d, key[k + 8] + d, dims - d));
+      if (d % 64 == 0)
+#pragma GCC unroll 16
+        for (int k = 0; k < 16; ++k) _mm_prefetch(reinterpret_cast<const char*>(ahead[k] + d), _MM_HINT_T0);
+      transpose_halves(x);
+#pragma GCC unroll 8
+      for (int g = 0; g < 8; ++g, q += pitch)
+#pragma GCC unroll 12
+        for (int r = 0; r < Rows; ++r) sum[r] = dot_i8(sum[r], x[g], broadcast(q + r));
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < Rows; ++r) _mm512_storeu_si512(products + r * kPanel + j, sum[r]);
+  }
+}
+
+void few_dots_i8(const std::int32_t* query, int rows, const std::int8_t* const* keys, int count, int dims,
+                 std::int32_t* products) noexcept {
+  for (int r = 0, n; r < rows; r += n) {
+    n = rows - r < 12 ? rows - r : 12;
+    with_rows<12>(n, [&]<int Rows>() { few_dots<Rows>(query + r, rows, keys, count, dims, products + r * kPanel); });
+  }
+}
+
+template <int Rows>
+[[gnu::noinline]] void few_sums(const std::int32_t* start, int pitch, const std::int8_t* const* values, int count,
+                                int columns, std::int32_t* sums) {
+  __m512i sum[Rows][4];
+#pragma GCC unroll 4
+  for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) sum[r][i] = broadcast(start + r);
+  const std::int32_t* weights = start + pitch;
+  const auto four = [&](const std::int8_t* const* row, const std::int8_t* const* ahead) __attribute__((always_inline)) {
+    __m512i x[4];
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; ++k) {
+      x[k] = biased(load_line(row[k], columns));
+      _mm_prefetch(reinterpret_cast<const char*>(ahead[k]), _MM_HINT_T0);
+    }
+    interleave_lines(x);
+#pragma GCC unroll 4
+    for (int r = 0; r < Rows; ++r) {
+      const __m512i w = broadcast(weights + r);
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) sum[r][i] = dot_i8(sum[r][i], x[i], w);
+    }
+    weights += pitch;
+  };
+  int j = 0;
+  for (; j + 4 <= count; j += 4) four(values + j, values + (j + 20 <= count ? j + 16 : j));
+  if (j < count) {
+    const std::int8_t* rest[4];
+    for (int k = 0; k < 4; ++k) rest[k] = values[j + k < count ? j + k : count - 1];
+    four(rest, rest);
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) _mm512_storeu_si512(sums + r * kPanel + 16 * i, sum[r][i]);
+}
+
+void few_sums_i8(const std::int32_t* weights, int rows, const std::int8_t* const* values, int count, int columns,
+                 std::int32_t* sums) noexcept {
+  for (int r = 0, n; r < rows; r += n) {
+    n = rows - r < 4 ? rows - r : 4;
+    with_rows<4>(n, [&]<int Rows>() { few_sums<Rows>(weights + r, rows, values, count, columns, sums + r * kPanel); });
+  }
+}
+
 /// Sixteen accumulators: more than latency times throughput anywhere.
 template <class Sum, class Step>
 [[gnu::always_inline]] inline void spin(int rounds, Sum one, Step step) {
@@ -577,6 +859,60 @@ void quantize_row(const float* x, std::int64_t n, float multiplier, std::int8_t*
   _mm512_mask_storeu_epi8(codes + i, rest, _mm512_castsi128_si512(codes_of(_mm512_maskz_loadu_ps(rest, x + i))));
 }
 
+/// exp_of of rows.hpp, sixteen at a time.
+[[gnu::always_inline]] inline __m512 exp_of(__m512 x) {
+  const auto fma = [](__m512 a, __m512 b, float c) __attribute__((always_inline)) {
+    return _mm512_fmadd_ps(a, b, _mm512_set1_ps(c));
+  };
+  const __m512 magic = _mm512_set1_ps(12582912.0f);
+  const __m512 shifted = _mm512_fmadd_ps(x, _mm512_set1_ps(1.44269504f), magic);
+  const __m512 n = _mm512_sub_ps(shifted, magic);
+  const __m512 r =
+      _mm512_fmadd_ps(n, _mm512_set1_ps(2.12194440e-4f), _mm512_fmadd_ps(n, _mm512_set1_ps(-0.693359375f), x));
+  __m512 p = fma(r, _mm512_set1_ps(1.3814320e-3f), 8.3688507e-3f);
+  p = fma(r, p, 4.1668400e-2f);
+  p = fma(r, p, 1.6666520e-1f);
+  p = fma(r, p, 4.9999994e-1f);
+  const __m512 y = _mm512_add_ps(_mm512_fmadd_ps(_mm512_mul_ps(r, r), p, r), _mm512_set1_ps(1));
+  const __m512i bits = _mm512_add_epi32(_mm512_castps_si512(y), _mm512_slli_epi32(_mm512_castps_si512(shifted), 23));
+  const __mmask16 large = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.3f), _CMP_NLT_UQ);
+  return _mm512_castsi512_ps(_mm512_maskz_mov_epi32(large, bits));
+}
+
+/// The scaled scores stay in registers; four maxima, so that latency does not count.
+float softmax_row(float* x, int n, float scale, float* largest) noexcept {
+  const __m512 s = _mm512_set1_ps(scale), least = _mm512_set1_ps(-__builtin_inff());
+  const __mmask16 rest = __mmask16((1u << n % 16) - 1);
+  __m512 most[4] = {least, least, least, least};
+  int i = 0;
+  for (; i + 64 <= n; i += 64)
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v) most[v] = _mm512_max_ps(_mm512_mul_ps(_mm512_loadu_ps(x + i + 16 * v), s), most[v]);
+  for (; i + 16 <= n; i += 16) most[0] = _mm512_max_ps(_mm512_mul_ps(_mm512_loadu_ps(x + i), s), most[0]);
+  if (rest) {
+    const __m512 last = _mm512_mul_ps(_mm512_maskz_loadu_ps(rest, x + i), s);
+    most[1] = _mm512_max_ps(_mm512_mask_mov_ps(least, rest, last), most[1]);
+  }
+  *largest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_max_ps(most[0], most[1]), _mm512_max_ps(most[2], most[3])));
+  const __m512 m = _mm512_set1_ps(*largest);
+  __m512 sum = _mm512_setzero_ps();
+  for (i = 0; i + 16 <= n; i += 16) {
+    const __m512 e = exp_of(_mm512_sub_ps(_mm512_mul_ps(_mm512_loadu_ps(x + i), s), m));
+    _mm512_storeu_ps(x + i, e);
+    sum = _mm512_add_ps(sum, e);
+  }
+  if (rest) {
+    const __m512 e = exp_of(_mm512_sub_ps(_mm512_mul_ps(_mm512_maskz_loadu_ps(rest, x + i), s), m));
+    _mm512_mask_storeu_ps(x + i, rest, e);
+    sum = _mm512_add_ps(sum, _mm512_maskz_mov_ps(rest, e));
+  }
+  float lane[16];
+  _mm512_storeu_ps(lane, sum);
+  for (int half = 8; half > 0; half /= 2)
+    for (int l = 0; l < half; ++l) lane[l] += lane[l + half];
+  return lane[0];
+}
+
 }  // namespace
 
 void use_avx512(Kernels& k) {
@@ -584,15 +920,25 @@ void use_avx512(Kernels& k) {
   k.peak = peak;
   k.product_bf16 = product_bf16;
   k.product_f32 = product_f32;
+  k.product_wide = product_wide;
   k.product_i8 = product_i8;
   k.index_scores_i8 = index_scores<IndexQueryI8, std::int8_t>;
   k.index_scores_f32 = index_scores<IndexQueryF32, float>;
   k.append_candidates = append_candidates;
   k.quantize = quantize_row;
+  k.softmax = softmax_row;
+  k.few_dots_i8 = few_dots_i8;
+  k.few_sums_i8 = few_sums_i8;
   k.transpose_bf16 = transpose<bf16>;
   k.transpose_i8 = transpose<std::int8_t>;
   k.interleave_bf16 = interleave<bf16>;
   k.interleave_i8 = interleave<std::int8_t>;
+  k.transpose_f16 = transpose_wide<f16>;
+  k.transpose_f32 = transpose_wide<float>;
+  k.interleave_f16 = interleave_wide<f16>;
+  k.interleave_f32 = interleave_wide<float>;
+  k.transpose_codes = transpose_codes;
+  k.interleave_codes = interleave_codes;
 }
 
 }  // namespace dsakit

@@ -46,6 +46,15 @@ void product_f32(const float* a, std::ptrdiff_t a_stride, int m, const bf16* pan
     });
 }
 
+void product_wide(const float* a, std::ptrdiff_t a_stride, int m, const float* panel, int k, float* c,
+                  std::ptrdiff_t c_stride, bool add) noexcept {
+  for (int i = 0; i < m; ++i, a += a_stride, c += c_stride)
+    sum_in_blocks(k, c, add, [&](float* sum, int p) {
+      const float* b = panel + std::ptrdiff_t(p) * kPanel;
+      for (int j = 0; j < kPanel; ++j) sum[j] = std::fma(a[p], b[j], sum[j]);
+    });
+}
+
 void product_i8(const std::uint8_t* a, std::ptrdiff_t a_stride, int m, const std::int8_t* panel,
                 const std::int32_t* column_sums, int k, std::int32_t* c, std::ptrdiff_t c_stride) noexcept {
   for (int i = 0; i < m; ++i, a += a_stride, c += c_stride) {
@@ -154,12 +163,52 @@ void interleave(const T* const* rows, int count, int dims, bf16* panels) noexcep
           j < count && c < dims ? as_bf16(rows[j][c]) : bf16{0};
 }
 
+float as_float(f16 x) { return widen(x); }
+float as_float(float x) { return x; }
+
+template <class T>
+void transpose_wide(const T* const* rows, int count, int dims, float* panel) noexcept {
+  for (int c = 0; c < dims; ++c, panel += kPanel)
+    for (int j = 0; j < kPanel; ++j) panel[j] = j < count ? as_float(rows[j][c]) : 0;
+}
+
+template <class T>
+void interleave_wide(const T* const* rows, int count, int dims, float* panels) noexcept {
+  for (int j = 0; j < count; ++j, panels += kPanel)
+    for (int c = 0; c < (dims + kPanel - 1) / kPanel * kPanel; ++c)
+      panels[std::ptrdiff_t(c) / kPanel * count * kPanel + c % kPanel] = c < dims ? as_float(rows[j][c]) : 0;
+}
+
+void transpose_codes(const std::int8_t* const* rows, int count, int dims, std::int8_t* panel,
+                     std::int32_t* sums) noexcept {
+  for (int c = 0; c < (dims + 3) / 4 * 4; ++c)
+    for (int j = 0; j < kPanel; ++j)
+      panel[c / 4 * (4 * kPanel) + j * 4 + c % 4] = j < count && c < dims ? rows[j][c] : std::int8_t(0);
+  for (int j = 0; j < kPanel; ++j) {
+    sums[j] = 0;
+    for (int c = 0; c < dims && j < count; ++c) sums[j] += rows[j][c];
+  }
+}
+
+void interleave_codes(const std::int8_t* const* rows, int count, int dims, std::int8_t* panels,
+                      std::int32_t* sums) noexcept {
+  const int groups = (count + 3) / 4, columns = (dims + kPanel - 1) / kPanel * kPanel;
+  std::fill_n(sums, columns, 0);
+  for (int j = 0; j < 4 * groups; ++j)
+    for (int c = 0; c < columns; ++c) {
+      const std::int8_t x = j < count && c < dims ? rows[j][c] : std::int8_t(0);
+      panels[std::ptrdiff_t(c / kPanel * groups + j / 4) * (4 * kPanel) + c % kPanel * 4 + j % 4] = x;
+      sums[c] += x;
+    }
+}
+
 }  // namespace
 
 void use_generic(Kernels& k) {
   use_rows(k);
   k.product_bf16 = product_bf16;
   k.product_f32 = product_f32;
+  k.product_wide = product_wide;
   k.product_i8 = product_i8;
   k.index_scores_i8 = index_scores_i8;
   k.index_scores_f32 = index_scores_f32;
@@ -169,6 +218,12 @@ void use_generic(Kernels& k) {
   k.transpose_i8 = transpose<std::int8_t>;
   k.interleave_bf16 = interleave<bf16>;
   k.interleave_i8 = interleave<std::int8_t>;
+  k.transpose_f16 = transpose_wide<f16>;
+  k.transpose_f32 = transpose_wide<float>;
+  k.interleave_f16 = interleave_wide<f16>;
+  k.interleave_f32 = interleave_wide<float>;
+  k.transpose_codes = transpose_codes;
+  k.interleave_codes = interleave_codes;
 }
 
 }  // namespace dsakit

@@ -48,6 +48,9 @@ struct Kernels {
   /// The same panel, fp32 a, one fma chain per block, k ascending. Same bits.
   void (*product_f32)(const float* a, std::ptrdiff_t a_stride, int m, const bf16* panel, int k, float* c,
                       std::ptrdiff_t c_stride, bool add) noexcept;
+  /// The same with an fp32 panel [k][64]. Same bits.
+  void (*product_wide)(const float* a, std::ptrdiff_t a_stride, int m, const float* panel, int k, float* c,
+                       std::ptrdiff_t c_stride, bool add) noexcept;
   /// int8 panel [k/4][64][4], k a multiple of 4; a biased by +128; exact: the kernel takes 128 * column_sums off.
   void (*product_i8)(const std::uint8_t* a, std::ptrdiff_t a_stride, int m, const std::int8_t* panel,
                      const std::int32_t* column_sums, int k, std::int32_t* c, std::ptrdiff_t c_stride) noexcept;
@@ -84,6 +87,7 @@ struct Kernels {
   void (*widen_f16)(const f16* x, std::int64_t n, float* y) noexcept;
   /// Nearest, ties to even, subnormals kept, NaN stays NaN.
   void (*round_bf16)(const float* x, std::int64_t n, bf16* y) noexcept;
+  void (*round_f16)(const float* x, std::int64_t n, f16* y) noexcept;
 
   // ---- attention over one chunk of list positions; bits per rung ----------------------------------------------------
 
@@ -106,6 +110,35 @@ struct Kernels {
   /// number and columns past dims are 0. Panel pitch ceil(count/2)*128 elements.
   void (*interleave_bf16)(const bf16* const* rows, int count, int dims, bf16* panels) noexcept;
   void (*interleave_i8)(const std::int8_t* const* rows, int count, int dims, bf16* panels) noexcept;
+  /// The same for product_wide: panel[c][j] = rows[j][c], and panels[c/64][j][c%64] = rows[j][c] of pitch count*64.
+  void (*transpose_f16)(const f16* const* rows, int count, int dims, float* panel) noexcept;
+  void (*transpose_f32)(const float* const* rows, int count, int dims, float* panel) noexcept;
+  void (*interleave_f16)(const f16* const* rows, int count, int dims, float* panels) noexcept;
+  void (*interleave_f32)(const float* const* rows, int count, int dims, float* panels) noexcept;
+  /// The same for product_i8, with the sums it wants: panel[c/4][j][c%4] = rows[j][c], sums[j]; and
+  /// panels[c/64][j/4][c%64][j%4] = rows[j][c] of pitch ceil(count/4)*256, sums[c]. Zero filled up to whole groups and
+  /// panels.
+  void (*transpose_codes)(const std::int8_t* const* rows, int count, int dims, std::int8_t* panel,
+                          std::int32_t* sums) noexcept;
+  void (*interleave_codes)(const std::int8_t* const* rows, int count, int dims, std::int8_t* panels,
+                           std::int32_t* sums) noexcept;
+  /// Products of few rows of codes with codes where they lie; exact. The few are signed: -128 times the sum of each row
+  /// (the codes in memory get a bias), then 32-bit words of four codes, of the query [ceil(dims/32)*8][rows], 0 past
+  /// dims, of the weights [ceil(count/4)][rows], 0 past count. Null where panels are faster. products[r * kPanel + j] =
+  /// sum_c query[r][c] * keys[j][c], j < count <= 64 (from there to 63: any).
+  void (*few_dots_i8)(const std::int32_t* query, int rows, const std::int8_t* const* keys, int count, int dims,
+                      std::int32_t* products) noexcept;
+  /// sums[r * kPanel + c] = sum_j weights[r][j] * values[j][c], c < columns <= 64 (from there to 63: any).
+  void (*few_sums_i8)(const std::int32_t* weights, int rows, const std::int8_t* const* values, int count, int columns,
+                      std::int32_t* sums) noexcept;
+  /// A row in `digits` (1 to 3) rows of codes biased by +128: rint(x * per_unit), |x * per_unit| < 2^(8*digits-1) -
+  /// 2^14 and 2^22, is the sum of code * 256^i; the most significant first, `pitch` from row to row. NaN: any codes.
+  /// Same bits.
+  void (*split_codes)(const float* x, int n, float per_unit, int digits, std::uint8_t* codes,
+                      std::ptrdiff_t pitch) noexcept;
+  /// The other way, from products: y = (..(float(p[0]) * 256 + float(p[1])) * 256 ..) * unit. Same bits.
+  void (*join_codes)(const std::int32_t* products, std::ptrdiff_t pitch, int n, int digits, float unit,
+                     float* y) noexcept;
 
   // ---- the limit ----------------------------------------------------------------------------------------------------
 

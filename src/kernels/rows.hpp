@@ -120,6 +120,19 @@ void round_bf16(const float* __restrict x, std::int64_t n, bf16* __restrict y) n
   for (std::int64_t i = 0; i < n; ++i) y[i].bits = nearest_bf16(x[i]);
 }
 
+/// Below 2^-14 the result is a multiple of 2^-24, the last place of floats beside 0.5.
+void round_f16(const float* __restrict x, std::int64_t n, f16* __restrict y) noexcept {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const std::uint32_t u = __builtin_bit_cast(std::uint32_t, x[i]), m = u & 0x7fffffff;
+    const std::uint32_t half = __builtin_bit_cast(std::uint32_t, __builtin_bit_cast(float, m) + 0.5f) - 0x3f000000;
+    std::uint32_t bits = (m - 0x38000000 + 0xfff + (m >> 13 & 1)) >> 13;
+    bits = m < 0x38800000 ? half : bits;
+    bits = m >= 0x477ff000 ? 0x7c00 : bits;  // 65520 and above
+    bits = m > 0x7f800000 ? 0x7e00 : bits;
+    y[i].bits = static_cast<std::uint16_t>(bits | (u >> 16 & 0x8000));
+  }
+}
+
 /// a * b + c, with one rounding where that costs nothing: only where bits may differ from rung to rung.
 [[gnu::always_inline]] inline float multiply_add(float a, float b, float c) {
 #if defined(__FMA__)
@@ -182,6 +195,43 @@ void blend(const float* __restrict x, float unit, float factor, int n, float kee
     for (int i = 0; i < n; ++i) y[i] = y[i] * keep + x[i] * unit * factor;
 }
 
+/// Every digit but the first is the low byte as a signed number, which what is left has to make up for.
+template <int Digits>
+[[gnu::always_inline]] inline void split_codes(const float* __restrict x, int n, float per_unit,
+                                               std::uint8_t* __restrict codes, std::ptrdiff_t pitch) {
+  for (int i = 0; i < n; ++i) {
+    std::uint32_t left = __builtin_bit_cast(std::uint32_t, x[i] * per_unit + 12582912.0f) - 0x4b400000u;
+    for (int d = Digits - 1; d >= 0; --d) {
+      left += 128;  // biased digit in the low byte
+      codes[d * pitch + i] = static_cast<std::uint8_t>(left);
+      left = static_cast<std::uint32_t>(static_cast<std::int32_t>(left) >> 8);
+    }
+  }
+}
+
+void split_codes(const float* x, int n, float per_unit, int digits, std::uint8_t* codes,
+                 std::ptrdiff_t pitch) noexcept {
+  if (digits == 1) split_codes<1>(x, n, per_unit, codes, pitch);
+  if (digits == 2) split_codes<2>(x, n, per_unit, codes, pitch);
+  if (digits == 3) split_codes<3>(x, n, per_unit, codes, pitch);
+}
+
+/// Times 256 is exact, so an fma would have the same bits.
+void join_codes(const std::int32_t* __restrict products, std::ptrdiff_t pitch, int n, int digits, float unit,
+                float* __restrict y) noexcept {
+  const std::int32_t *second = products + pitch, *third = second + pitch;
+  if (digits == 1)
+    for (int i = 0; i < n; ++i) y[i] = static_cast<float>(products[i]) * unit;
+  if (digits == 2)
+    for (int i = 0; i < n; ++i)
+      y[i] = (static_cast<float>(products[i]) * 256.0f + static_cast<float>(second[i])) * unit;
+  if (digits == 3)
+    for (int i = 0; i < n; ++i)
+      y[i] = ((static_cast<float>(products[i]) * 256.0f + static_cast<float>(second[i])) * 256.0f +
+              static_cast<float>(third[i])) *
+             unit;
+}
+
 void use_rows(Kernels& k) {
   k.sum_squares = sum_squares;
   k.sum = sum;
@@ -190,11 +240,14 @@ void use_rows(Kernels& k) {
   k.dequantize = dequantize;
   k.widen_bf16 = widen_bf16;
   k.round_bf16 = round_bf16;
+  k.round_f16 = round_f16;
   k.softmax = softmax;
   k.multiply_add = multiply_add;
   k.multiply_round = multiply_round;
   k.multiply_split = multiply_split;
   k.blend = blend;
+  k.split_codes = split_codes;
+  k.join_codes = join_codes;
 }
 
 }  // namespace

@@ -209,13 +209,36 @@ TEST_P(Rung, ProductF32HasTheSameBits) {
       }
 }
 
+/// Beside product_f32 with weights that bf16 holds, beside the generic rung with others.
+TEST_P(Rung, ProductWideHasTheSameBits) {
+  for (const int depth : kWidths)
+    for (const int m : kRowCounts)
+      for (const bool add : {false, true}) {
+        Product p{depth, m};
+        const std::vector<float> rows = random_floats((m - 1) * p.a_stride + depth);
+        std::vector<float> wide(p.weight.size()), any = random_floats(p.weight.size());
+        std::transform(p.weight.begin(), p.weight.end(), wide.begin(), [](bf16 x) { return to_float(x); });
+        const auto run = [&](const Kernels& kernels, const std::vector<float>& weights, Edge edge) {
+          const Guarded<float> a(rows, edge), panel(weights, edge), c(p.before, edge);
+          kernels.product_wide(a, p.a_stride, m, panel, depth, c, p.c_stride, add);
+          return c.values();
+        };
+        const std::vector<float> expected = p.run(generic.product_f32, rows, add, Edge::end);
+        for (const Edge edge : kEdges) {
+          ASSERT_TRUE(same(expected, run(k, wide, edge))) << depth << " " << m;
+          ASSERT_TRUE(same(run(generic, any, edge), run(k, any, edge))) << depth << " " << m;
+        }
+      }
+}
+
 TEST_P(Rung, ProductsOfNothing) {
-  float c[kPanel], d[kPanel];
-  std::fill_n(c, kPanel, 3.0f), std::fill_n(d, kPanel, 3.0f);
+  float c[kPanel], d[kPanel], e[kPanel];
+  std::fill_n(c, kPanel, 3.0f), std::fill_n(d, kPanel, 3.0f), std::fill_n(e, kPanel, 3.0f);
   for (const bool add : {false, true}) {
     k.product_bf16(nullptr, 0, 1, nullptr, 0, c, kPanel, add);
     k.product_f32(nullptr, 0, 1, nullptr, 0, d, kPanel, add);
-    for (int j = 0; j < kPanel; ++j) ASSERT_TRUE(c[j] == 0 && d[j] == 0);
+    k.product_wide(nullptr, 0, 1, nullptr, 0, e, kPanel, add);
+    for (int j = 0; j < kPanel; ++j) ASSERT_TRUE(c[j] == 0 && d[j] == 0 && e[j] == 0);
   }
 }
 
@@ -446,6 +469,36 @@ TEST_P(Rung, RoundsToNearestEven) {
     }
 }
 
+/// Every finite fp16 value, the midpoint to the next, and the neighbours of that; what is too large, and NaN.
+TEST_P(Rung, RoundsF16ToNearestEven) {
+  std::vector<f16> every(65536);
+  std::vector<float> value(65536), x;
+  std::vector<std::uint16_t> expected;
+  for (std::uint32_t i = 0; i < 65536; ++i) every[i].bits = std::uint16_t(i);
+  k.widen_f16(every.data(), 65536, value.data());
+  value[0x7c00] = 65536, value[0xfc00] = -65536;
+  for (const std::uint32_t sign : {0u, 0x8000u})
+    for (std::uint32_t i = sign; i < sign + 0x7c00; ++i) {
+      const float middle = (value[i] + value[i + 1]) / 2;
+      x.insert(x.end(), {value[i], std::nextafter(middle, value[i]), middle, std::nextafter(middle, value[i + 1])});
+      for (const std::uint32_t y : {i, i, i + i % 2, i + 1}) expected.push_back(std::uint16_t(y));
+    }
+  for (const float large : {65536.f, 1e30f, std::numeric_limits<float>::infinity()})
+    x.insert(x.end(), {large, -large}), expected.insert(expected.end(), {0x7c00, 0xfc00});
+  x.insert(x.end(), {1e-30f, -0.f, std::bit_cast<float>(0x7f800001u)});
+  expected.insert(expected.end(), {0, 0x8000, 0x7e00});
+  std::vector<f16> y(x.size());
+  k.round_f16(x.data(), std::int64_t(x.size()), y.data());
+  for (std::size_t i = 0; i < x.size(); ++i) ASSERT_EQ(y[i].bits, expected[i]) << x[i];
+  for (int n = 0; n <= 257; ++n)
+    for (const Edge edge : kEdges) {
+      const Guarded<float> a(std::vector<float>(x.begin() + 90000, x.begin() + 90000 + n), edge);
+      const Guarded<f16> b(n, edge);
+      k.round_f16(a, n, b);
+      for (int i = 0; i < n; ++i) ASSERT_EQ(b[i].bits, expected[90000 + std::size_t(i)]);
+    }
+}
+
 // ---- attention over one chunk -----------------------------------------------------------------------------------
 
 TEST_P(Rung, ExpIsWithinTwoUlp) {
@@ -528,6 +581,13 @@ TEST_P(Rung, MultiplyAddAndRound) {
     }
 }
 
+template <class T>
+std::vector<T> random_halves(int n) {
+  std::vector<T> x(n);
+  for (T& v : x) v.bits = std::uint16_t(random_bits() & 0xbfff);  // finite in both formats
+  return x;
+}
+
 /// Rows in a cache, each flush with the end of its pages.
 template <class T>
 struct Rows {
@@ -536,7 +596,9 @@ struct Rows {
   Rows(int count, int dims) {
     for (int j = 0; j < count; ++j) {
       if constexpr (sizeof(T) == 1) row.push_back(std::make_unique<Guarded<T>>(random_codes(dims), kEdges[j % 2]));
-      else row.push_back(std::make_unique<Guarded<T>>(random_bf16(dims), kEdges[j % 2]));
+      else if constexpr (sizeof(T) == 4)
+        row.push_back(std::make_unique<Guarded<T>>(random_floats(dims), kEdges[j % 2]));
+      else row.push_back(std::make_unique<Guarded<T>>(random_halves<T>(dims), kEdges[j % 2]));
       pointer.push_back(*row.back());
     }
   }
@@ -571,6 +633,144 @@ void check_panels(Transpose transpose, Interleave interleave) {
     }
 }
 
+template <class T, class Transpose, class Interleave>
+void check_wide_panels(Transpose transpose, Interleave interleave, const Kernels& generic) {
+  const auto at = [&](const Rows<T>& rows, int j, int c) {
+    float x = 0;
+    if constexpr (sizeof(T) == 4) x = rows.pointer[j][c];
+    else generic.widen_f16(rows.pointer[j] + c, 1, &x);
+    return x;
+  };
+  for (const int dims : {1, 2, 7, 8, 9, 15, 16, 17, 33, 63, 64, 65, 128, 200, 513})
+    for (const int count : {1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 63, 64}) {
+      const Rows<T> rows(count, dims);
+      const Guarded<float> panel(std::vector<float>(std::size_t(dims) * kPanel, 7.0f), Edge::end);
+      transpose(rows.pointer.data(), count, dims, panel);
+      for (int c = 0; c < dims; ++c)
+        for (int j = 0; j < kPanel; ++j)
+          ASSERT_TRUE(same(panel[c * kPanel + j], j < count ? at(rows, j, c) : 0)) << dims << " " << count;
+      const int width = (dims + kPanel - 1) / kPanel * kPanel;
+      const Guarded<float> out(std::vector<float>(std::size_t(width) * count, 7.0f), Edge::end);
+      interleave(rows.pointer.data(), count, dims, out);
+      for (int j = 0; j < count; ++j)
+        for (int c = 0; c < width; ++c)
+          ASSERT_TRUE(same(out[(c / kPanel * count + j) * kPanel + c % kPanel], c < dims ? at(rows, j, c) : 0))
+              << dims << " " << count;
+    }
+}
+
+TEST_P(Rung, PanelsOfCodes) {
+  for (const int dims : {1, 3, 4, 5, 16, 63, 64, 65, 66, 67, 128, 200, 513, 576})
+    for (const int count : {1, 2, 3, 4, 5, 15, 16, 17, 33, 63, 64, 255, 256}) {
+      const Rows<std::int8_t> rows(count, dims);
+      const auto at = [&](int j, int c) { return j < count && c < dims ? rows.pointer[j][c] : std::int8_t(0); };
+      if (count <= kPanel) {
+        const int groups = (dims + 3) / 4;
+        const Guarded<std::int8_t> panel(std::vector<std::int8_t>(std::size_t(groups) * 256, 7), Edge::end);
+        const Guarded<std::int32_t> sums(kPanel, Edge::end);
+        k.transpose_codes(rows.pointer.data(), count, dims, panel, sums);
+        for (int j = 0; j < kPanel; ++j) {
+          int sum = 0;
+          for (int c = 0; c < groups * 4; ++c) {
+            ASSERT_EQ(panel[c / 4 * 256 + j * 4 + c % 4], at(j, c)) << dims << " " << count;
+            sum += at(j, c);
+          }
+          ASSERT_EQ(sums[j], sum) << dims << " " << count;
+        }
+      }
+      const int groups = (count + 3) / 4, columns = (dims + 63) / 64 * 64;
+      const Guarded<std::int8_t> panels(std::vector<std::int8_t>(std::size_t(groups) * columns * 4, 7), Edge::end);
+      const Guarded<std::int32_t> sums(columns, Edge::end);
+      k.interleave_codes(rows.pointer.data(), count, dims, panels, sums);
+      for (int c = 0; c < columns; ++c) {
+        int sum = 0;
+        for (int j = 0; j < groups * 4; ++j) {
+          ASSERT_EQ(panels[((c / 64 * groups + j / 4) * 64 + c % 64) * 4 + j % 4], at(j, c)) << dims << " " << count;
+          sum += at(j, c);
+        }
+        ASSERT_EQ(sums[c], sum) << dims << " " << count;
+      }
+    }
+}
+
+TEST_P(Rung, FewRowsOfCodes) {
+  if (!k.few_dots_i8 || !k.few_sums_i8) GTEST_SKIP();
+  const auto code = [](const std::int32_t* words, int pitch, int row, int i) {
+    return int(std::int8_t(std::uint32_t(words[(1 + i / 4) * pitch + row]) >> i % 4 * 8));
+  };
+  const auto words = [&](int groups, int few, int length) {  // 0 past the length
+    std::vector<std::int32_t> x(std::size_t(groups + 1) * few);
+    for (int g = 0; g < groups; ++g)
+      for (int r = 0; r < few; ++r)
+        for (int i = 0; i < 4 && 4 * g + i < length; ++i)
+          x[(g + 1) * few + r] |= std::int32_t((random_bits() % 3 ? random_bits() & 255 : 128u) << 8 * i);
+    for (int r = 0; r < few; ++r)
+      for (int i = 0; i < 4 * groups; ++i) x[r] -= 128 * code(x.data(), few, r, i);
+    return x;
+  };
+  for (const int few : {1, 2, 3, 4, 5, 8, 11, 12, 13, 24})
+    for (const int count : {1, 2, 7, 16, 17, 33, 63, 64})
+      for (const int width : {1, 3, 4, 31, 32, 33, 63, 64, 65, 128, 200, 576}) {
+        const Rows<std::int8_t> rows(count, width);
+        const Guarded<std::int32_t> query(words((width + 31) / 32 * 8, few, width), Edge::end);
+        const Guarded<std::int32_t> products(few * kPanel, Edge::end);
+        k.few_dots_i8(query, few, rows.pointer.data(), count, width, products);
+        for (int r = 0; r < few; ++r)
+          for (int j = 0; j < count; ++j) {
+            int sum = 0;
+            for (int c = 0; c < width; ++c) sum += code(query, few, r, c) * rows.pointer[j][c];
+            ASSERT_EQ(products[r * kPanel + j], sum) << few << " " << count << " " << width;
+          }
+        if (width > kPanel) continue;
+        const Guarded<std::int32_t> weights(words((count + 3) / 4, few, count), Edge::end);
+        k.few_sums_i8(weights, few, rows.pointer.data(), count, width, products);
+        for (int r = 0; r < few; ++r)
+          for (int c = 0; c < width; ++c) {
+            int sum = 0;
+            for (int j = 0; j < count; ++j) sum += code(weights, few, r, j) * rows.pointer[j][c];
+            ASSERT_EQ(products[r * kPanel + c], sum) << few << " " << count << " " << width;
+          }
+      }
+}
+
+TEST_P(Rung, SplitsAndJoinsCodes) {
+  for (const int digits : {1, 2, 3}) {
+    const float top = digits == 1 ? 127 : digits == 2 ? 32512 : 0x1p21f;
+    for (int n = 0; n <= 100; ++n)
+      for (const Edge edge : kEdges) {
+        const Guarded<float> x(random_floats(n, 3), edge);
+        if (n > 1) x[0] = 3, x[1] = -3;
+        const std::ptrdiff_t pitch = n + 3;
+        const Guarded<std::uint8_t> codes((digits - 1) * pitch + n, edge);
+        k.split_codes(x, n, top / 3, digits, codes, pitch);
+        const Guarded<std::int32_t> wide((digits - 1) * pitch + n, edge);
+        for (int i = 0; i < n; ++i) {
+          int whole = 0;
+          for (int d = 0; d < digits; ++d) {
+            wide[d * pitch + i] = int(codes[d * pitch + i]) - 128;
+            whole = whole * 256 + wide[d * pitch + i];
+          }
+          ASSERT_EQ(whole, int(std::nearbyint(x[i] * (top / 3)))) << x[i];
+          for (int d = 0; d < digits; ++d) wide[d * pitch + i] *= 1 + int(random_bits() % 60000);
+        }
+        const Guarded<float> y(n, edge), expected(n, edge);
+        k.join_codes(wide, pitch, n, digits, 0.7f, y);
+        generic.join_codes(wide, pitch, n, digits, 0.7f, expected);
+        for (int i = 0; i < n; ++i) {
+          double sum = 0, size = 0;
+          for (int d = 0; d < digits; ++d) {
+            sum = sum * 256 + wide[d * pitch + i];
+            size = size * 256 + std::abs(wide[d * pitch + i]);
+          }
+          ASSERT_NEAR(y[i], 0.7f * sum, size * 0x1p-22);
+        }
+        ASSERT_TRUE(same(y.values(), expected.values()));
+      }
+  }
+}
+
+TEST_P(Rung, PanelsOfRowsF16) { check_wide_panels<f16>(k.transpose_f16, k.interleave_f16, generic); }
+TEST_P(Rung, PanelsOfRowsF32) { check_wide_panels<float>(k.transpose_f32, k.interleave_f32, generic); }
 TEST_P(Rung, PanelsOfRowsBf16) { check_panels<bf16>(k.transpose_bf16, k.interleave_bf16); }
 TEST_P(Rung, PanelsOfRowsI8) { check_panels<std::int8_t>(k.transpose_i8, k.interleave_i8); }
 
