@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "dsakit/context.hpp"
+#include "dsakit/dynamic_block_quant.hpp"
 #include "dsakit/dynamic_quant.hpp"
 #include "dsakit/error.hpp"
+#include "dsakit/interleave_rope.hpp"
+#include "dsakit/kv_rows.hpp"
 #include "dsakit/lightning_indexer.hpp"
 #include "dsakit/lightning_indexer_prolog_quant.hpp"
 #include "dsakit/mla_indexer_prolog_quant.hpp"
@@ -11,6 +14,8 @@
 #include "dsakit/modes.hpp"
 #include "dsakit/packed_weight.hpp"
 #include "dsakit/quant_lightning_indexer.hpp"
+#include "dsakit/quantize.hpp"
+#include "dsakit/rotary_mul.hpp"
 #include "dsakit/sparse_flash_attention_quant.hpp"
 #include "dsakit/tensor.hpp"
 #include "dsakit/version.hpp"

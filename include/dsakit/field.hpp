@@ -8,6 +8,7 @@ enum class Role {
   in,         // tensor, required
   in_opt,     // tensor, may be absent
   inout,      // tensor updated in place, required
+  inout_opt,  // tensor updated in place, may be absent
   out,        // tensor, made by the caller from infer()
   attribute,  // number, flag or string
 };

@@ -2,8 +2,8 @@
 #include <cmath>
 #include <string>
 
-#include "core/check.hpp"
 #include "ops/dynamic_quant/problem.hpp"
+#include "ops/row_operator.hpp"
 
 namespace dsakit {
 namespace dynamic_quant_op {
@@ -13,8 +13,6 @@ struct Sizes {
   std::int64_t rows = 1, width = 0;
   bool int4 = false;
 };
-
-std::string shape_text(const Tensor& t) { return "has shape " + brackets({t.shape.data(), std::size_t(t.rank)}); }
 
 void check_mode(const Check& check, const DynamicQuantArgs& a) {
   if (a.quant_mode == "perchannel" || a.quant_mode == "pertensor")
@@ -83,27 +81,11 @@ Sizes check_inputs(const Check& check, const DynamicQuantArgs& a) {
 
 /// The outputs as they are wanted.
 DynamicQuantOuts wanted(const DynamicQuantArgs& a, const Sizes& s) {
-  DynamicQuantOuts o{a.input, a.input};
-  o.y.dtype = s.int4 ? DType::i32 : DType::i8, o.scale.dtype = DType::f32;
+  DynamicQuantOuts o{like(a.input, s.int4 ? DType::i32 : DType::i8), like(a.input, DType::f32)};
   if (s.int4) o.y.shape[o.y.rank - 1] /= 8;
   --o.scale.rank;
-  for (Tensor* t : {&o.y, &o.scale}) {
-    t->data = nullptr, t->read_only = false;
-    make_contiguous(*t);
-  }
+  for (Tensor* t : {&o.y, &o.scale}) make_contiguous(*t);
   return o;
-}
-
-void check_out(const Check& check, const Tensor& t, const char* name, const Tensor& wanted) {
-  check.required(t, name);
-  check.sizes(t, name);
-  bool same = t.rank == wanted.rank;
-  for (int axis = 0; same && axis < t.rank; ++axis) same = t.shape[axis] == wanted.shape[axis];
-  if (!same)
-    check.fail(Status::invalid_shape, name, "", shape_text(t),
-               brackets({wanted.shape.data(), std::size_t(wanted.rank)}), "shape of input");
-  check.dtype(t, name, {wanted.dtype});
-  check.writable(t, name);
 }
 
 }  // namespace
@@ -112,8 +94,8 @@ Problem check(const DynamicQuantArgs& a, const DynamicQuantOuts& o) {
   const Check check("dynamic_quant", a.level);
   const Sizes s = check_inputs(check, a);
   const DynamicQuantOuts expected = wanted(a, s);
-  check_out(check, o.y, "y", expected.y);
-  check_out(check, o.scale, "scale", expected.scale);
+  check_out(check, o.y, "y", expected.y, "shape of input");
+  check_out(check, o.scale, "scale", expected.scale, "shape of input");
   check.no_overlap(o.y, "y", o.scale, "scale");
   for (const auto& [out, name] : {std::pair(&o.y, "y"), std::pair(&o.scale, "scale")}) {
     check.no_overlap(*out, name, a.input, "input");
@@ -137,10 +119,8 @@ Problem check(const DynamicQuantArgs& a, const DynamicQuantOuts& o) {
 /// Value checking.
 void check_values(const DynamicQuantArgs& a) {
   const Check check("dynamic_quant", a.level);
-  for (const auto& [t, name] : {std::pair(&a.input, "input"), std::pair(&a.smooth_scales, "smooth_scales")})
-    for (std::int64_t i = 0, n = t->elements(); i < n; ++i)
-      if (const float x = float_at(*t, offset_of(*t, i)); !std::isfinite(x))
-        check.fail(Status::invalid_value, name, subscript(*t, i), "is " + std::to_string(x), "a finite number");
+  check_finite(check, a.input, "input");
+  check_finite(check, a.smooth_scales, "smooth_scales");
 }
 
 }  // namespace dynamic_quant_op

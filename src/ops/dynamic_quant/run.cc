@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "ops/dynamic_quant/problem.hpp"
+#include "ops/row_operator.hpp"
 
 namespace dsakit::dynamic_quant_op {
 namespace {
@@ -19,26 +20,6 @@ struct Scratch {  // of one thread
         smooth(memory.take<float>(p.smooth ? p.width : 0)),
         codes(memory.take<std::int8_t>(p.int4 ? p.width : 0)) {}
 };
-
-void widen(const Kernels& kernels, const Tensor& t, std::int64_t offset, std::int64_t n, float* y) {
-  switch (t.dtype) {
-    case DType::bf16:
-      return kernels.widen_bf16(static_cast<const bf16*>(t.data) + offset, n, y);
-    case DType::f16:
-      return kernels.widen_f16(static_cast<const f16*>(t.data) + offset, n, y);
-    default:
-      std::memcpy(y, static_cast<const float*>(t.data) + offset, std::size_t(n) * sizeof(float));
-  }
-}
-
-/// Eight codes -8..7 in an int32, the first in the lowest four bits.
-void pack_int4(const std::int8_t* codes, std::int64_t n, std::int32_t* out) {
-  for (std::int64_t i = 0; i < n; i += 8) {
-    std::uint32_t word = 0;
-    for (int j = 0; j < 8; ++j) word |= (std::uint32_t(std::clamp<int>(codes[i + j], -8, 7)) & 15u) << (4 * j);
-    out[i / 8] = std::int32_t(word);
-  }
-}
 
 }  // namespace
 

@@ -76,6 +76,8 @@ TEST(DynamicQuant, EqualsTheReference) {
     every_form<f16>(9, width);
     every_form<float>(11, width);
   }
+  every_form<bf16>(3, 7168);
+  every_form<f16>(4096, 7);
 }
 
 TEST(DynamicQuant, KeepsTheAxesOfItsInput) {

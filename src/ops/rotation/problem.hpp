@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "core/check.hpp"
+#include "core/state.hpp"
+#include "core/view.hpp"
+
+// What interleave_rope and rotary_mul share: rows that are rotated by the rows of two broadcast tensors.
+namespace dsakit::rotation {
+
+enum class Kind {
+  half,        // [a, b] -> [a cos - b sin, b cos + a sin]
+  interleave,  // the same of the pairs (x[2i], x[2i+1]), in place
+  to_half,     // pairs in, halves out
+};
+
+struct Problem {
+  Kind kind;
+  Rows x, y, cos, sin;  // cos and sin: stride 0 along the axes that they are broadcast over
+  std::int64_t rows, width;
+};
+
+struct Names {
+  const char *x = "x", *cos, *sin, *y = "y";
+};
+
+/// The outputs: y as x, apart from everything.
+Problem resolve(const Check&, Kind, const Tensor& x, const Tensor& cos, const Tensor& sin, const Tensor& y,
+                const Names&);
+std::size_t workspace(const Problem&, int threads);
+void run(const Problem&, Call&);
+void reference(const Problem&);
+
+}  // namespace dsakit::rotation

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/rotation/problem.hpp"
+
+namespace dsakit::rotation {
+namespace {
+
+void store(const Tensor& t, std::int64_t offset, float value) {
+  switch (t.dtype) {
+    case DType::bf16:
+      static_cast<bf16*>(t.data)[offset] = to_bf16(value);
+      return;
+    case DType::f16:
+      static_cast<f16*>(t.data)[offset] = to_f16(value);
+      return;
+    default:
+      static_cast<float*>(t.data)[offset] = value;
+  }
+}
+
+}  // namespace
+
+void reference(const Problem& p) {
+  const std::int64_t m = p.width / 2;
+  for (std::int64_t r = 0; r < p.rows; ++r)
+    for (std::int64_t i = 0; i < p.width; ++i) {
+      // Output i is x[from] * cos + (sign * x[partner]) * sin.
+      std::int64_t from = i, partner = i < m ? i + m : i - m;
+      bool negative = i < m;
+      if (p.kind == Kind::interleave) partner = i ^ 1, negative = i % 2 == 0;
+      if (p.kind == Kind::to_half) from = i < m ? 2 * i : 2 * (i - m) + 1, partner = from ^ 1;
+      auto x = [&](std::int64_t j) { return float_at(p.x.tensor, p.x.offset(r) + j); };
+      const float cos = float_at(p.cos.tensor, p.cos.offset(r) + i);
+      const float sin = float_at(p.sin.tensor, p.sin.offset(r) + i);
+      const float along = x(from) * cos, across = (negative ? -x(partner) : x(partner)) * sin;
+      store(p.y.tensor, p.y.offset(r) + i, along + across);
+    }
+}
+
+}  // namespace dsakit::rotation
