@@ -9,6 +9,7 @@
 #include "dsakit/context.hpp"
 #include "dsakit/field.hpp"
 #include "dsakit/modes.hpp"
+#include "dsakit/probability_rounding.hpp"
 #include "dsakit/tensor.hpp"
 
 namespace dsakit {
@@ -73,10 +74,6 @@ constexpr void for_each_field(A& a, O& o, V&& v) {
 constexpr int positional(const SparseFlashAttentionQuantArgs&) { return 8; }
 
 namespace reference {
-/// Rounding of the softmax probabilities before they meet the values. `none` is the contract; the other two are the
-/// documented device forms, for comparison: bf16 after normalisation, or unnormalised bf16 in tiles of 2048.
-enum class ProbabilityRounding { none, normalised, unnormalised_tile2048 };
-
 void sparse_flash_attention_quant(const SparseFlashAttentionQuantArgs&, const SparseFlashAttentionQuantOuts&,
                                   ProbabilityRounding = ProbabilityRounding::none);
 }

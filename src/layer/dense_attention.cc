@@ -32,7 +32,7 @@ void dense_attention(const DenseAttention& d, LayerCache::State& cache, Context&
     return lists.bytes() + attention::workspace(problem, threads, context.same_products());
   });
   auto* tokens = reinterpret_cast<attention::Token*>(call.memory());
-  for (std::int64_t i = 0; i < d.rows; ++i) tokens[i] = {0, nullptr, d.first + i + 1};
+  for (std::int64_t i = 0; i < d.rows; ++i) tokens[i] = {.sequence = 0, .count = d.first + i + 1};
   attention::run(problem, tokens, call, call.memory() + lists.bytes());
   call.finish();
 }

@@ -66,6 +66,32 @@ struct Batch {
     key_rows = paged() ? pages * block_size : folded() ? total_k + padding : b * s2;
   }
 
+  /// The same sequences, laid out otherwise.
+  Batch relaid(std::string query, std::string key, std::int64_t block, std::uint64_t seed,
+               std::int64_t padding = 2) const {
+    Batch b;
+    b.layout_query = std::move(query), b.layout_key = std::move(key), b.queries = queries, b.keys = keys;
+    b.block_size = block, b.page_seed = seed;
+    b.place(padding);
+    return b;
+  }
+  /// Sequence i alone.
+  Batch only(std::size_t i) const {
+    Batch b;
+    b.layout_query = layout_query, b.layout_key = layout_key, b.queries = {queries[i]}, b.keys = {keys[i]};
+    b.block_size = block_size;
+    b.place();
+    return b;
+  }
+  /// Of `values`, given in the order of the tokens whose counts are `tokens`, those of sequence i.
+  template <class T>
+  static std::vector<T> part(const std::vector<T>& values, const std::vector<std::int32_t>& tokens, std::size_t i) {
+    std::int64_t all = 0, before = 0;
+    for (std::size_t b = 0; b < tokens.size(); ++b) all += tokens[b], before += b < i ? tokens[b] : 0;
+    const std::int64_t width = all > 0 ? std::int64_t(values.size()) / all : 0;
+    return {values.begin() + before * width, values.begin() + (before + tokens[i]) * width};
+  }
+
   /// Storage of `total` rows: those of the tokens, given in their order, at their places; `filler` everywhere else.
   template <class T>
   static std::vector<T> spread(const std::vector<T>& rows, std::int64_t width, const std::vector<std::int64_t>& places,
@@ -127,16 +153,16 @@ inline Batch random_batch(Random& r, std::int64_t longest) {
   return b;
 }
 
-/// A copy of `data` whose last byte is the last one that may be touched.
+/// A copy of `data` whose last byte is the last one that may be touched, or (`front`) whose first is the first one.
 class AtPageEnd {
  public:
-  AtPageEnd(const void* data, std::size_t bytes) {
+  AtPageEnd(const void* data, std::size_t bytes, bool front = false) {
     const auto page = std::size_t(sysconf(_SC_PAGESIZE));
     const std::size_t inside = (bytes + page - 1) / page * page;
     size_ = inside + page;
     base_ = static_cast<char*>(mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    mprotect(base_ + inside, page, PROT_NONE);
-    data_ = base_ + inside - bytes;
+    mprotect(front ? base_ : base_ + inside, page, PROT_NONE);
+    data_ = front ? base_ + page : base_ + inside - bytes;
     std::memcpy(data_, data, bytes);
   }
   ~AtPageEnd() { munmap(base_, size_); }

@@ -7,56 +7,10 @@
 #include "core/check.hpp"
 #include "core/paged.hpp"
 #include "core/view.hpp"
+#include "ops/sequences.hpp"
 
 // What lightning_indexer and quant_lightning_indexer share: their arguments behind the door.
 namespace dsakit::indexer {
-
-/// Tokens per sequence as the caller gave them: counts, running totals, or nothing (each sequence has `whole`).
-struct Lengths {
-  const std::int32_t* data = nullptr;
-  bool totals = false;
-  std::int64_t whole = 0;
-
-  /// Tokens before sequence b; with counts every sequence has its own `whole` places.
-  std::int64_t first(std::int64_t b) const { return totals ? (b > 0 ? data[b - 1] : 0) : b * whole; }
-  std::int64_t count(std::int64_t b) const { return totals ? data[b] - first(b) : data ? data[b] : whole; }
-};
-
-/// A sequence: its query rows `first_row` .. `first_row + rows - 1`, of which those behind the first `queries` are
-/// padding, and its keys, which begin `first_key` rows into PagedRows.
-struct Sequence {
-  std::int64_t index, first_row, rows, queries, first_key, keys;
-  bool causal;
-
-  /// Keys that row i sees: positions 0 .. visible - 1.
-  std::int64_t visible(std::int64_t i) const {
-    if (i >= queries) return 0;
-    return causal ? std::clamp<std::int64_t>(keys - queries + i + 1, 0, keys) : keys;
-  }
-};
-
-/// All sequences. Token-folded query rows behind the last running total form one more, without queries or keys.
-struct Sequences {
-  Lengths query, key;
-  std::int64_t batch = 0, total_rows = 0;
-  bool causal = false;
-
-  std::int64_t count() const { return batch + query.totals; }
-  Sequence at(std::int64_t b) const {
-    if (b == batch) {
-      const std::int64_t first = query.first(b);
-      return {b, first, total_rows - first, 0, 0, 0, causal};
-    }
-    const std::int64_t queries = query.count(b);
-    return {b,
-            query.first(b),
-            query.totals ? queries : query.whole,
-            queries,
-            key.totals ? key.first(b) : 0,
-            key.count(b),
-            causal};
-  }
-};
 
 /// One value per query row and head, or per query row and list slot, whatever axes the caller used for them.
 struct Grid {

@@ -43,11 +43,19 @@ struct Lists {
 
 /// One call with all its memory.
 struct Case {
+  using Args = LightningIndexerArgs;
+  using Outs = LightningIndexerOuts;
+  static constexpr const char* kName = "lightning_indexer";
+  static void call(const Args& a, const Outs& o, Context& context = default_context()) {
+    lightning_indexer(a, o, context);
+  }
+  static void twin(const Args& a, const Outs& o) { dsakit::reference::lightning_indexer(a, o); }
+
   Batch batch;
   std::int64_t heads = 4, dims = 16, count = 8, mode = 3;
   std::string numerics = "fp32";
   DType type = DType::bf16;
-  bool wide_weights = false;
+  bool wide_weights = false, values = true;
   std::vector<float> query, key, weights;  // in the order of the tokens; unused places hold NaN
 
   Halves query_memory, key_memory, weight_memory, value_memory;
@@ -72,27 +80,42 @@ struct Case {
             .layout_key = batch.layout_key,
             .sparse_count = count,
             .sparse_mode = mode,
-            .return_value = true,
+            .return_value = values,
             .numerics = numerics};
   }
   LightningIndexerOuts outs() {
     return {.sparse_indices = batch.list_tensor(out.data(), count),
-            .sparse_values = value_memory.of(batch.list_tensor<float>(nullptr, count), type)};
+            .sparse_values = values ? value_memory.of(batch.list_tensor<float>(nullptr, count), type) : Tensor{}};
   }
   Lists lists() const {
     Lists l{out, {}};
-    for (std::size_t i = 0; i < out.size(); ++i) l.values.push_back(value_memory.at(i, type));
+    for (std::size_t i = 0; i < value_memory.brain.size(); ++i) l.values.push_back(value_memory.at(i, type));
     return l;
   }
   Lists reference() {
     const auto a = args();
-    dsakit::reference::lightning_indexer(a, outs());
+    twin(a, outs());
     return lists();
   }
   Lists fast(Context& context) {
     const auto a = args();
-    lightning_indexer(a, outs(), context);
+    call(a, outs(), context);
     return lists();
+  }
+
+  /// Those of the tokens, in their order.
+  Lists gathered(const Lists& l) const { return {batch.gather(l.indices, count), batch.gather(l.values, count)}; }
+  static void append(Lists& to, const Lists& more) {
+    to.indices.insert(to.indices.end(), more.indices.begin(), more.indices.end());
+    to.values.insert(to.values.end(), more.values.begin(), more.values.end());
+  }
+  /// Sequence i alone.
+  Case only(std::size_t i) const {
+    Case c = *this;
+    c.batch = batch.only(i);
+    c.query = Batch::part(query, batch.queries, i), c.weights = Batch::part(weights, batch.queries, i);
+    c.key = Batch::part(key, batch.keys, i);
+    return c;
   }
 };
 

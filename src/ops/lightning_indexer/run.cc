@@ -10,7 +10,6 @@ namespace dsakit::lightning_indexer_op {
 namespace {
 
 using indexer::Plan;
-using indexer::Sequence;
 
 /// f(position in the block, count, offset of the first key) for each run of evenly spaced keys.
 template <class F>

@@ -3,23 +3,15 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/kernels.hpp"
+#include "ops/indexer/fence.hpp"
+#include "ops/indexer/invariance.hpp"
 
 namespace dsakit {
 namespace {
 
 using namespace lightning_indexer_cases;
 
-using indexer::AtPageEnd;
-
-void expect_reference(Case& c, const std::string& what) {
-  const Lists wanted = c.reference();
-  for (const Kernels* k : supported_kernels())
-    for (int threads : {1, 2, 3}) {
-      Context context({.threads = threads, .isa = k->isa});
-      ASSERT_TRUE(c.fast(context) == wanted) << what << ", " << k->isa << ", threads " << threads;
-    }
-}
+using indexer::expect_reference;
 
 TEST(LightningIndexer, RandomCases) {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
@@ -48,21 +40,7 @@ TEST(LightningIndexer, LayoutsAndPagesDoNotShow) {
   c.batch.place();
   c.heads = 16, c.dims = 64, c.count = 100;
   fill(c, r, 0);
-  Lists lists = c.reference();
-  const auto wanted = c.batch.gather(lists.indices, c.count);
-  const auto values = c.batch.gather(lists.values, c.count);
-  for (auto [query, key] : {std::pair{"BSND", "BSND"}, {"TND", "TND"}, {"BSND", "PA_BSND"}, {"TND", "PA_BSND"}})
-    for (std::int64_t block : {1, 16, 128, 1024}) {
-      const Batch old = c.batch;
-      c.batch = Batch();
-      c.batch.layout_query = query, c.batch.layout_key = key, c.batch.queries = old.queries, c.batch.keys = old.keys;
-      c.batch.block_size = block, c.batch.page_seed = std::uint64_t(block);
-      c.batch.place(block % 3);
-      Context context({.threads = 2});
-      lists = c.fast(context);
-      ASSERT_EQ(c.batch.gather(lists.indices, c.count), wanted) << query << " " << key << " " << block;
-      ASSERT_EQ(c.batch.gather(lists.values, c.count), values);
-    }
+  indexer::expect_invariant(c, c.gathered(c.reference()));
 }
 
 /// Hardware dot products may choose other keys, but only among those within the error bound of the cut; the same ones
@@ -120,55 +98,33 @@ TEST(LightningIndexer, FastNumericsStayWithinTheErrorBound) {
   }
 }
 
-TEST(LightningIndexer, ReadsNothingOutside) {
-  for (std::int64_t dims = 1; dims <= 70; ++dims)
+/// Nothing is read or written beside a tensor, whatever the width.
+TEST(LightningIndexer, TouchesNothingOutside) {
+  for (std::int64_t dims = 1; dims <= 257; ++dims)
     for (const char* numerics : {"fp32", "fast"}) {
       Random r{std::uint64_t(dims)};
       Case c;
       c.batch.layout_key = "TND";
       c.batch.queries = {2}, c.batch.keys = {9};
       c.batch.place(0);
-      c.heads = dims % 7 + 1, c.dims = dims, c.numerics = numerics;
+      c.heads = dims % 19 + 1, c.dims = dims, c.numerics = numerics, c.count = dims % 11 + 1;
+      c.wide_weights = dims % 2 == 0;
       fill(c, r, 1);  // small integers: exact in any order
       const Lists wanted = c.reference();
-      auto a = c.args();
-      const AtPageEnd query(a.query.data, c.query_memory.brain.size() * 2),
-          key(a.key.data, c.key_memory.brain.size() * 2);
-      a.query = query.moved(a.query), a.key = key.moved(a.key);
-      for (const Kernels* k : supported_kernels()) {
-        Context context({.isa = k->isa});
-        lightning_indexer(a, c.outs(), context);
-        EXPECT_TRUE(c.lists() == wanted) << dims << " " << numerics << " " << k->isa;
+      for (bool front : {false, true}) {
+        const auto a = c.args();
+        const indexer::Fence fence(a, c.outs(), front);
+        for (const Kernels* k : supported_kernels()) {
+          Context context({.isa = k->isa});
+          lightning_indexer(fence.args, fence.outs, context);
+          const auto* got = static_cast<const std::int32_t*>(fence.outs.sparse_indices.data);
+          EXPECT_TRUE(std::equal(wanted.indices.begin(), wanted.indices.end(), got)) << dims << numerics << k->isa;
+        }
       }
     }
 }
 
-TEST(LightningIndexer, BigAddresses) {
-  const std::int64_t block = 128, dims = 128, pages = (std::int64_t{5} << 30) / (block * dims);
-  auto* memory = static_cast<bf16*>(mmap(nullptr, std::size_t(pages * block * dims) * 2, PROT_READ | PROT_WRITE,
-                                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-  ASSERT_NE(memory, MAP_FAILED);
-  Random r(3);
-  Case c;
-  c.batch.queries = {2}, c.batch.keys = {5 * 128 - 3}, c.batch.block_size = block;
-  c.batch.place();
-  c.dims = dims, c.count = 50;
-  fill(c, r, 0);
-  const auto wanted = c.batch.gather(c.reference().indices, c.count);
-  auto a = c.args();
-  std::vector<std::int32_t> table{std::int32_t(pages - 1), 29077, 131072, 262144 + 7, 0};
-  for (std::int64_t j = 0; j < c.batch.keys[0]; ++j)
-    for (std::int64_t d = 0; d < dims; ++d)
-      memory[(table[std::size_t(j / block)] * block + j % block) * dims + d] =
-          to_bf16(c.key[std::size_t(j * dims + d)]);
-  a.key = tensor(memory, {pages, block, 1, dims});
-  a.block_table = tensor(table.data(), {1, 5});
-  lightning_indexer(a, c.outs());
-  EXPECT_EQ(c.batch.gather(c.out, c.count), wanted);
-  munmap(memory, std::size_t(pages * block * dims) * 2);
-}
-
-TEST(LightningIndexer, WorkedExamples) {
+TEST(LightningIndexer, M1_FourKeysTwoHeads) {
   const Halves query({1, 2, 0, -1, 0, 1, 1, 2, 1, 2, 0, -1, 0, 1, 1, 2}), weights({1, -0.5f, 1, -0.5f});
   const Halves key({2, 1, 0, 0, 3, 1, 2, 0, 0, 2, 0, 2, 3, 0, -1, -1});
   auto run = [&](std::int64_t queries, std::int64_t mode, std::int64_t count) {
@@ -198,6 +154,29 @@ TEST(LightningIndexer, WorkedExamples) {
   EXPECT_EQ(run(1, 0, 6).second, (std::vector<float>{4, 3.5f, 3.5f, -1, -kInf, -kInf}));
   EXPECT_EQ(run(2, 3, 2).first, (V{0, 1}));
   EXPECT_EQ(run(2, 3, 4).first, (V{0, 1, 2, -1}));
+}
+
+/// All dots negative: the lowest positions.
+TEST(LightningIndexer, M4_ZeroPlateau) {
+  for (const auto& [keys, wanted] : {std::pair{5, std::vector<std::int32_t>{0, 1, 2}}, {2, {0, 1, -1}}}) {
+    Case c;
+    c.batch.layout_query = c.batch.layout_key = "BSND", c.batch.queries = {1}, c.batch.keys = {keys};
+    c.batch.place(0);
+    c.heads = c.dims = 1, c.count = 3, c.query = {1}, c.weights = {1};
+    for (int j = 0; j < keys; ++j) c.key.push_back(-1 - float(j * 3 % 5));
+    expect_reference(c, "M4");
+    EXPECT_EQ(c.out, wanted);
+  }
+}
+
+/// Three rows, two keys: the rows see none, one, and both.
+TEST(LightningIndexer, M5_MoreRowsThanKeys) {
+  Case c;
+  c.batch.layout_query = c.batch.layout_key = "BSND", c.batch.queries = {3}, c.batch.keys = {2};
+  c.batch.place(0);
+  c.heads = c.dims = 1, c.count = 3, c.query = {1, 1, 1}, c.weights = {1, 1, 1}, c.key = {1, 2};
+  expect_reference(c, "M5");
+  EXPECT_EQ(c.out, (std::vector<std::int32_t>{-1, -1, -1, 0, -1, -1, 1, 0, -1}));
 }
 
 TEST(LightningIndexer, SpecialScores) {

@@ -17,6 +17,14 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::nume
 
 /// One call with all its memory.
 struct Case {
+  using Args = QuantLightningIndexerArgs;
+  using Outs = QuantLightningIndexerOuts;
+  static constexpr const char* kName = "quant_lightning_indexer";
+  static void call(const Args& a, const Outs& o, Context& context = default_context()) {
+    quant_lightning_indexer(a, o, context);
+  }
+  static void twin(const Args& a, const Outs& o) { dsakit::reference::quant_lightning_indexer(a, o); }
+
   Batch batch;
   std::int64_t heads = 4, dims = 16, count = 8, mode = 3;
   std::string numerics = "fp32";
@@ -69,15 +77,33 @@ struct Case {
   }
   QuantLightningIndexerOuts outs() { return {.sparse_indices = batch.list_tensor(out.data(), count)}; }
 
+  const std::vector<std::int32_t>& lists() const { return out; }
   std::vector<std::int32_t> reference() {
     const auto a = args();
-    dsakit::reference::quant_lightning_indexer(a, outs());
+    twin(a, outs());
     return out;
   }
   std::vector<std::int32_t> fast(Context& context) {
     const auto a = args();
-    quant_lightning_indexer(a, outs(), context);
+    call(a, outs(), context);
     return out;
+  }
+
+  /// Those of the tokens, in their order.
+  std::vector<std::int32_t> gathered(const std::vector<std::int32_t>& lists) const {
+    return batch.gather(lists, count);
+  }
+  static void append(std::vector<std::int32_t>& to, const std::vector<std::int32_t>& more) {
+    to.insert(to.end(), more.begin(), more.end());
+  }
+  /// Sequence i alone.
+  Case only(std::size_t i) const {
+    Case c = *this;
+    c.batch = batch.only(i);
+    c.query = Batch::part(query, batch.queries, i), c.weights = Batch::part(weights, batch.queries, i);
+    c.query_scale = Batch::part(query_scale, batch.queries, i);
+    c.key = Batch::part(key, batch.keys, i), c.key_scale = Batch::part(key_scale, batch.keys, i);
+    return c;
   }
 };
 

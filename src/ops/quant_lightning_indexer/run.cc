@@ -11,7 +11,6 @@ namespace dsakit::quant_lightning_indexer_op {
 namespace {
 
 using indexer::Plan;
-using indexer::Sequence;
 
 /// Keys of a block and their scales: what both numerics have in common.
 struct Keys {

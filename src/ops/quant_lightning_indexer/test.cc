@@ -3,24 +3,15 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/kernels.hpp"
+#include "ops/indexer/fence.hpp"
+#include "ops/indexer/invariance.hpp"
 
 namespace dsakit {
 namespace {
 
 using namespace quant_lightning_indexer_cases;
 
-using indexer::AtPageEnd;
-
-/// Every rung and several thread counts select what the reference does.
-void expect_reference(Case& c, const std::string& what) {
-  const auto wanted = c.reference();
-  for (const Kernels* k : supported_kernels())
-    for (int threads : {1, 2, 3}) {
-      Context context({.threads = threads, .isa = k->isa});
-      ASSERT_EQ(c.fast(context), wanted) << what << ", " << k->isa << ", threads " << threads;
-    }
-}
+using indexer::expect_reference;
 
 TEST(QuantLightningIndexer, RandomCases) {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
@@ -51,26 +42,6 @@ TEST(QuantLightningIndexer, LongSequences) {
     }
 }
 
-/// 1585 positive scores among 128K keys: the rest of the list are the lowest positions of the zero plateau.
-TEST(QuantLightningIndexer, CutInsideTheZeroPlateau) {
-  Case c;
-  c.batch.queries = {1}, c.batch.keys = {131072}, c.batch.block_size = 128;
-  c.batch.place();
-  c.heads = 1, c.dims = 4, c.count = 2048, c.mode = 0;
-  c.query = {1, 1, 1, 1}, c.weights = {1}, c.query_scale = {1};
-  c.key.assign(131072 * 4, -1);
-  c.key_scale.assign(131072, 1);
-  std::vector<std::int32_t> wanted, zeros;
-  for (int j = 0; j < 131072; ++j)
-    if (j % 82 == 80 && wanted.size() < 1585) wanted.push_back(j), c.key[std::size_t(j) * 4] = 100;
-    else zeros.push_back(j);
-  wanted.insert(wanted.end(), zeros.begin(), zeros.begin() + 2048 - 1585);
-  for (int threads : {1, 2, 3}) {
-    Context context({.threads = threads});
-    EXPECT_EQ(c.batch.gather(c.fast(context), c.count), wanted);
-  }
-}
-
 /// The same batch in every layout, page size and page order gives the same lists.
 TEST(QuantLightningIndexer, LayoutsAndPagesDoNotShow) {
   Random r(5);
@@ -98,58 +69,29 @@ TEST(QuantLightningIndexer, LayoutsAndPagesDoNotShow) {
       }
 }
 
-/// Nothing is read behind the last byte, whatever the width.
-TEST(QuantLightningIndexer, ReadsNothingOutside) {
-  for (std::int64_t dims = 1; dims <= 70; ++dims) {
-    Random r{std::uint64_t(dims)};
-    Case c;
-    c.batch.layout_key = "TND";
-    c.batch.queries = {2}, c.batch.keys = {9};
-    c.batch.place(0);
-    c.heads = dims % 7 + 1, c.dims = dims;
-    fill(c, r, 0);
-    const auto wanted = c.reference();
-    auto a = c.args();
-    const AtPageEnd query(a.query.data, c.query_memory.size()), key(a.key.data, c.key_memory.size());
-    const AtPageEnd weights(a.weights.data, std::size_t(2 * c.heads) * 2), scale(a.key_dequant_scale.data, 18);
-    a.query = query.moved(a.query), a.key = key.moved(a.key);
-    a.weights = weights.moved(a.weights), a.key_dequant_scale = scale.moved(a.key_dequant_scale);
-    for (const Kernels* k : supported_kernels()) {
-      Context context({.isa = k->isa});
-      quant_lightning_indexer(a, c.outs(), context);
-      EXPECT_EQ(c.out, wanted);
+/// Nothing is read or written beside a tensor, whatever the width.
+TEST(QuantLightningIndexer, TouchesNothingOutside) {
+  for (std::int64_t dims = 1; dims <= 257; ++dims)
+    for (const char* numerics : {"fp32", "device"}) {
+      Random r{std::uint64_t(dims)};
+      Case c;
+      c.batch.layout_key = "TND";
+      c.batch.queries = {2}, c.batch.keys = {9};
+      c.batch.place(0);
+      c.heads = dims % 19 + 1, c.dims = dims, c.numerics = numerics, c.count = dims % 11 + 1;
+      fill(c, r, 0);
+      const auto wanted = c.reference();
+      for (bool front : {false, true}) {
+        const auto a = c.args();
+        const indexer::Fence fence(a, c.outs(), front);
+        for (const Kernels* k : supported_kernels()) {
+          Context context({.isa = k->isa});
+          quant_lightning_indexer(fence.args, fence.outs, context);
+          const auto* got = static_cast<const std::int32_t*>(fence.outs.sparse_indices.data);
+          EXPECT_TRUE(std::equal(wanted.begin(), wanted.end(), got)) << dims << numerics << k->isa;
+        }
+      }
     }
-  }
-}
-
-/// Pages beyond 2^31 and 2^32 elements of a sparse mapping.
-TEST(QuantLightningIndexer, BigAddresses) {
-  const std::int64_t block = 128, dims = 128, pages = (std::int64_t{9} << 30) / (block * dims);
-  auto* memory = static_cast<std::int8_t*>(mmap(nullptr, std::size_t(pages * block * dims), PROT_READ | PROT_WRITE,
-                                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-  ASSERT_NE(memory, MAP_FAILED);
-  Random r(3);
-  Case c;
-  c.batch.queries = {2}, c.batch.keys = {5 * 128 - 3}, c.batch.block_size = block;
-  c.batch.place();
-  c.dims = dims, c.count = 50;
-  fill(c, r, 0);
-  const auto wanted = c.batch.gather(c.reference(), c.count);
-  auto a = c.args();
-  std::vector<std::int32_t> table{std::int32_t(pages - 1), 29077, 131072, 262144 + 7, 0};
-  std::vector<f16> scales(static_cast<std::size_t>(pages * block));
-  for (std::size_t i = 0; i < 5; ++i)
-    for (std::int64_t slot = 0; slot < block && std::int64_t(i) * block + slot < c.batch.keys[0]; ++slot) {
-      const std::int64_t j = std::int64_t(i) * block + slot, row = table[i] * block + slot;
-      std::copy_n(&c.key[std::size_t(j * dims)], dims, memory + row * dims);
-      scales[std::size_t(row)] = to_f16(c.key_scale[std::size_t(j)]);
-    }
-  a.key = tensor(memory, {pages, block, 1, dims});
-  a.key_dequant_scale = tensor(scales.data(), {pages, block, 1});
-  a.block_table = tensor(table.data(), {1, 5});
-  quant_lightning_indexer(a, c.outs());
-  EXPECT_EQ(c.batch.gather(c.out, c.count), wanted);
-  munmap(memory, std::size_t(pages * block * dims));
 }
 
 /// One head of one query against keys, as the worked examples write it.
@@ -193,14 +135,24 @@ struct Tiny {
 };
 using Lists = std::vector<std::vector<std::int32_t>>;
 
-TEST(QuantLightningIndexer, WorkedExamples) {
-  const std::vector<std::int8_t> m2{64, 0, 0, 0, 64, 1, 0, 0};
-  EXPECT_EQ((Tiny{.query = {64, 1, 0, 0}, .key = m2, .key_scale = {}, .count = 1}.lists()), (Lists{{1}}));
-  EXPECT_EQ((Tiny{.query = {64, 1, 0, 0}, .key = m2, .key_scale = {}, .count = 1, .numerics = "device"}.lists()),
+/// Dots 4096 and 4097: fp16 intermediates make them equal.
+TEST(QuantLightningIndexer, M2_DeviceNumericsMergeDots) {
+  const std::vector<std::int8_t> keys{64, 0, 0, 0, 64, 1, 0, 0};
+  EXPECT_EQ((Tiny{.query = {64, 1, 0, 0}, .key = keys, .key_scale = {}, .count = 1}.lists()), (Lists{{1}}));
+  EXPECT_EQ((Tiny{.query = {64, 1, 0, 0}, .key = keys, .key_scale = {}, .count = 1, .numerics = "device"}.lists()),
             (Lists{{0}}));
+}
+
+TEST(QuantLightningIndexer, M3_KeyScaleMakesATie) {
   EXPECT_EQ((Tiny{.query = {1}, .key = {3, 6}, .key_scale = {0.5f, 0.25f}, .count = 2}.lists()), (Lists{{0, 1}}));
+}
+
+TEST(QuantLightningIndexer, M4_ZeroPlateau) {
   EXPECT_EQ((Tiny{.query = {1}, .key = {-1, -2, -3, -1, -9}, .key_scale = {}, .count = 3}.lists()), (Lists{{0, 1, 2}}));
   EXPECT_EQ((Tiny{.query = {1}, .key = {-1, -2}, .key_scale = {}, .count = 3}.lists()), (Lists{{0, 1, -1}}));
+}
+
+TEST(QuantLightningIndexer, M5_MoreRowsThanKeys) {
   EXPECT_EQ((Tiny{.query = {1, 1, 1}, .key = {1, 2}, .key_scale = {}, .count = 3, .queries = 3, .mode = 3}.lists()),
             (Lists{{-1, -1, -1}, {0, -1, -1}, {1, 0, -1}}));
 }
@@ -281,6 +233,32 @@ TEST(QuantLightningIndexer, EmptyInputs) {
                            .layout_key = "PA_BSND",
                            .sparse_count = 6},
                           {.sparse_indices = shaped(DType::i32, {0, 1, 6})});
+  // More sequences than anybody could walk through, none with a row.
+  const std::int64_t many = std::int64_t{1} << 50;
+  quant_lightning_indexer({.query = shaped(DType::i8, {many, 0, 4, 8}),
+                           .key = shaped(DType::i8, {many, 0, 1, 8}),
+                           .weights = shaped(DType::f16, {many, 0, 4}),
+                           .query_dequant_scale = shaped(DType::f16, {many, 0, 4}),
+                           .key_dequant_scale = shaped(DType::f16, {many, 0, 1}),
+                           .sparse_count = 6},
+                          {.sparse_indices = shaped(DType::i32, {many, 0, 1, 6})});
+}
+
+/// A page longer than memory, of which there is none: its size does not overflow.
+TEST(QuantLightningIndexer, NoPageOfAnySize) {
+  Case c = small_case();
+  auto a = c.args();
+  a.key.shape[0] = a.key_dequant_scale.shape[0] = 0, a.key.shape[1] = a.key_dequant_scale.shape[1] = INT64_MAX;
+  const auto before = c.out;
+  try {
+    quant_lightning_indexer(a, c.outs());
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.status, Status::invalid_block) << e.what();
+    EXPECT_EQ(e.parameter + e.position, "block_table[0][0]") << e.what();
+    EXPECT_NE(std::string(e.what()).find("positions 0..39"), std::string::npos) << e.what();
+  }
+  EXPECT_EQ(c.out, before);
 }
 
 TEST(QuantLightningIndexer, Infer) {

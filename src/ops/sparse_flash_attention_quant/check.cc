@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <bit>
 #include <cmath>
 
 #include "core/check.hpp"
+#include "ops/attention/pages.hpp"
 #include "ops/sparse_flash_attention_quant/problem.hpp"
 
 namespace dsakit {
@@ -132,11 +132,10 @@ std::int64_t check_scales(const Check& c, const Args& a, const Sizes& s) {
 }
 
 /// Every entry in use, and the pages they name. Nothing else of the lists and the table is read.
-template <class PageOf>
-void check_lists(const Check& c, const Problem& p, const Tensor& table, std::int64_t blocks, PageOf page_of) {
+void check_lists(const Check& c, const Problem& p, const Tensor& table, std::int64_t blocks) {
   const std::int64_t block_size = p.attention.keys.rows.page_size;
-  for (std::int64_t t = 0; t < p.attention.tokens; ++t) {
-    const attention::Token token = p.token(t);
+  const attention::PageOf page_of(block_size);
+  p.each_token([&](std::int64_t t, const attention::Token& token) {
     const std::uint32_t act = std::uint32_t(p.act[token.sequence * p.act_step]);
     const std::int32_t* pages = static_cast<const std::int32_t*>(table.data) + token.sequence * table.stride[0];
     for (std::int64_t j = 0; j < token.count; ++j) {
@@ -153,7 +152,7 @@ void check_lists(const Check& c, const Problem& p, const Tensor& table, std::int
                "pages of key_nope_2d; sequence " + std::to_string(token.sequence) + ", positions " +
                    std::to_string(page * block_size) + ".." + std::to_string((page + 1) * block_size - 1));
     }
-  }
+  });
 }
 
 }  // namespace
@@ -214,17 +213,7 @@ Problem check(const Args& a, const Outs& o) {
       .topk = a.topk};
   c.readable(a.topk_indices, "topk_indices");
   c.readable(a.block_table, "block_table");
-  if (std::has_single_bit(std::uint64_t(a.block_size))) {
-    const int shift = std::countr_zero(std::uint64_t(a.block_size));
-    check_lists(c, p, a.block_table, s.blocks, [=](std::uint32_t position) { return std::int64_t(position) >> shift; });
-  } else {
-    // A division per entry would be most of the cost: with both below 2^31, multiplying by 2^63 / size is exact.
-    const auto size = std::uint64_t(std::min<std::int64_t>(a.block_size, INT32_MAX));
-    const std::uint64_t inverse = (std::uint64_t{1} << 63) / size + 1;
-    check_lists(c, p, a.block_table, s.blocks, [=](std::uint32_t position) {
-      return std::int64_t(static_cast<unsigned __int128>(position) * inverse >> 63);
-    });
-  }
+  check_lists(c, p, a.block_table, s.blocks);
 
   if (p.attention.tokens == 0 || s.rows == 0)  // no string is made while nothing is wrong
     c.chip(false, "query_nope", "has no rows, or key_nope_2d has none", "at least 1");

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 
-#include "core/state.hpp"
 #include "dsakit/sparse_flash_attention_quant.hpp"
 #include "ops/attention/core.hpp"
 
@@ -20,7 +18,12 @@ struct Problem {
   attention::Token token(std::int64_t t) const {
     const std::int64_t b = t / s1, i = t % s1;
     const std::int64_t seen = std::max<std::int64_t>(act[b * act_step] - s1 + 1 + i, 0);
-    return {b, lists.row<const std::int32_t>(t), std::min(seen, topk)};
+    return {.sequence = b, .list = lists.row<const std::int32_t>(t), .count = std::min(seen, topk)};
+  }
+  /// f(row, token) for every query row, ascending.
+  template <class F>
+  void each_token(F f) const {
+    for (std::int64_t t = 0; t < attention.tokens; ++t) f(t, token(t));
   }
 };
 
@@ -28,8 +31,5 @@ struct Problem {
 Problem check(const SparseFlashAttentionQuantArgs&, const SparseFlashAttentionQuantOuts&);
 /// Value checking: finite queries and attended keys, scales of at least 0.
 void check_values(const SparseFlashAttentionQuantArgs&, const Problem&);
-
-std::size_t workspace(const Problem&, int threads, bool same_products);
-void run(const Problem&, Call&, std::byte* memory) noexcept;
 
 }  // namespace dsakit::sparse_flash_attention_quant_op

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+
+#include "bench.hpp"
+#include "core/random.hpp"
+#include "dsakit/kv_quant_sparse_flash_attention.hpp"
+
+namespace dsakit {
+
+void bench_kv_quant_sparse_flash_attention(std::vector<BenchCase>& cases) {
+  const std::int64_t heads = 128, latent = 512, rope = 64, groups = 4, listed = 2048, context = 32768, block = 128;
+  const std::int64_t row = latent + 2 * rope + 4 * groups;
+  for (std::int64_t t : {1, 4, 32})
+    cases.push_back(
+        {.op = "kv_quant_sparse_flash_attention",
+         .size = "t=" + std::to_string(t) + " context=32768",
+         .bytes = double(t * listed * row),
+         .bf16_flops = double(2 * t * heads * listed * (2 * latent + rope)),
+         .prepare = [=] {
+           struct Data {
+             std::vector<bf16> query, out;
+             std::vector<std::int8_t> rows;
+             std::vector<std::int32_t> indices, block_table, queries, keys;
+           };
+           Random r(1);
+           auto d = std::make_shared<Data>(Data{random_bf16(r, t * heads * (latent + rope)),
+                                                std::vector<bf16>(std::size_t(t * heads * latent)),
+                                                random_i8(r, context * row),
+                                                std::vector<std::int32_t>(std::size_t(t * listed)),
+                                                std::vector<std::int32_t>(std::size_t(context / block)),
+                                                {std::int32_t(t)},
+                                                {std::int32_t(context)}});
+           for (std::int64_t i = 0; i < context; ++i) {
+             const std::vector<bf16> turned = random_bf16(r, rope);
+             const std::vector<float> scales = random_f32(r, groups, 0.001f, 0.01f);
+             std::memcpy(d->rows.data() + i * row + latent, turned.data(), 2 * std::size_t(rope));
+             std::memcpy(d->rows.data() + i * row + latent + 2 * rope, scales.data(), 4 * std::size_t(groups));
+           }
+           // t query rows of one sequence: row i may name any position before its own.
+           for (auto& x : d->indices) x = std::int32_t(r.below(context - t + 1));
+           for (std::size_t b = 0; b < d->block_table.size(); ++b)
+             d->block_table[b] = std::int32_t(d->block_table.size() - 1 - b);
+           return [=](Context& c) {
+             const Tensor key = tensor(d->rows.data(), {context / block, block, 1, row});
+             kv_quant_sparse_flash_attention({.query = tensor(d->query.data(), {t, heads, latent + rope}),
+                                              .key = key,
+                                              .value = key,
+                                              .sparse_indices = tensor(d->indices.data(), {t, 1, listed}),
+                                              .scale_value = 0.1352338,
+                                              .key_quant_mode = 2,
+                                              .value_quant_mode = 2,
+                                              .block_table = tensor(d->block_table.data(), {1, context / block}),
+                                              .actual_seq_lengths_query = tensor(d->queries.data(), {1}),
+                                              .actual_seq_lengths_kv = tensor(d->keys.data(), {1}),
+                                              .layout_query = "TND",
+                                              .layout_kv = "PA_BSND",
+                                              .attention_mode = 2},
+                                             {.attention_out = tensor(d->out.data(), {t, heads, latent})}, c);
+           };
+         }});
+}
+
+}  // namespace dsakit
