@@ -11,6 +11,8 @@
 #include "dsakit/lightning_indexer_prolog_quant.hpp"
 #include "dsakit/mla_indexer_prolog_quant.hpp"
 #include "dsakit/mla_prolog_quant.hpp"
+#include "dsakit/mla_prolog_v2.hpp"
+#include "dsakit/mla_prolog_v3.hpp"
 #include "dsakit/model.hpp"
 #include "dsakit/modes.hpp"
 #include "dsakit/packed_weight.hpp"

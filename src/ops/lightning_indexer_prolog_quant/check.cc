@@ -190,8 +190,14 @@ Problem check(const Args& a, const Outs& o) {
   return resolve(check, a, o, s);
 }
 
-void check_values(const Args& a) {
-  prolog::check_finite(Check("lightning_indexer_prolog_quant", a.level), prolog::Parameters(a, Outs{}));
+void check_values(const Args& a, const Problem& problem) {
+  const Check check("lightning_indexer_prolog_quant", a.level);
+  prolog::check_finite(check, prolog::Parameters(a, Outs{}));
+  check_weight_values(check, problem);
+}
+
+void check_weight_values(const Check& check, const Problem& p) {
+  prolog::check_finite(check, {{p.wk, "wk"}, {p.w_proj, "w_proj"}});
 }
 
 }  // namespace lightning_indexer_prolog_quant_op
@@ -216,7 +222,7 @@ void lightning_indexer_prolog_quant(const LightningIndexerPrologQuantArgs& a, co
     call.finish();
   };
   if (context.check_values()) {
-    check_values(a);
+    check_values(a, problem);
     const prolog::Trial trial(problem);
     run_once(trial.problem());
     trial.check_scales(Check("lightning_indexer_prolog_quant", a.level), "q_scale", "k_scale_cache");

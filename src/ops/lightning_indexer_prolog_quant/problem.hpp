@@ -13,12 +13,14 @@ namespace dsakit::lightning_indexer_prolog_quant_op {
 using Problem = prolog::IndexerProblem;
 
 Problem check(const LightningIndexerPrologQuantArgs&, const LightningIndexerPrologQuantOuts&);
-void check_values(const LightningIndexerPrologQuantArgs&);
+void check_values(const LightningIndexerPrologQuantArgs&, const Problem&);
 
 std::size_t workspace(const Problem&, const Kernels&, bool same_products, int threads);
 void run(const Problem&, Call&);
 
 // ---- the parts of check(), for the operator that contains this one -------------------------------------------------
+
+void check_weight_values(const Check&, const Problem&);
 
 /// How the called operator spells what the two spell differently.
 struct Names {

@@ -72,8 +72,11 @@ Problem check(const MlaIndexerPrologQuantArgs& a, const MlaIndexerPrologQuantOut
   return p;
 }
 
-void check_values(const MlaIndexerPrologQuantArgs& a) {
-  prolog::check_finite(Check("mla_indexer_prolog_quant", a.level), prolog::Parameters(a, MlaIndexerPrologQuantOuts{}));
+void check_values(const MlaIndexerPrologQuantArgs& a, const Problem& problem) {
+  const Check check("mla_indexer_prolog_quant", a.level);
+  prolog::check_finite(check, prolog::Parameters(a, MlaIndexerPrologQuantOuts{}));
+  mla::check_weight_values(check, problem.mla);
+  lip::check_weight_values(check, problem.indexer);
 }
 
 namespace {
@@ -117,7 +120,7 @@ void mla_indexer_prolog_quant(const MlaIndexerPrologQuantArgs& a, const MlaIndex
     call.finish();
   };
   if (context.check_values()) {
-    check_values(a);
+    check_values(a, problem);
     check_scales(a, problem, run_once);
   }
   run_once(problem);

@@ -16,7 +16,7 @@ struct Problem {
 };
 
 Problem check(const MlaIndexerPrologQuantArgs&, const MlaIndexerPrologQuantOuts&);
-void check_values(const MlaIndexerPrologQuantArgs&);
+void check_values(const MlaIndexerPrologQuantArgs&, const Problem&);
 
 std::size_t workspace(const Problem&, const Kernels&, bool same_products, int threads);
 void run(const Problem&, Call&);

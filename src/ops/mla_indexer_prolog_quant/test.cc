@@ -105,6 +105,30 @@ TEST(MlaIndexerPrologQuant, EqualsTheTwoCalls) {
   }
 }
 
+/// Acceptance case A10, with the pages of a model.
+TEST(MlaIndexerPrologQuant, A10_EqualsTheTwoCalls) {
+  for (std::int64_t t : {8, 32, 512}) {
+    Data d({.t = t,
+            .hidden = 256,
+            .rank = 128,
+            .heads = 4,
+            .nope = 32,
+            .rope = 64,
+            .latent = 128,
+            .index_heads = 8,
+            .index_dim = 128,
+            .blocks = 6,
+            .block_size = 128,
+            .seed = 10});
+    for (const Kernels* k : supported_kernels())
+      for (int threads : {1, 3}) {
+        const ContextOptions options{.threads = threads, .isa = k->isa};
+        EXPECT_EQ(run(kFused, d, options).first_difference(without_q_norm(run(kTwoCalls, d, options), d)), "")
+            << k->isa << ", t " << t;
+      }
+  }
+}
+
 TEST(MlaIndexerPrologQuant, EqualsTheReferenceWhereSumsAreExact) {
   Data d({.t = 9, .exact = true, .seed = 2});
   Written wanted = d.initial;
@@ -168,7 +192,7 @@ TEST(MlaIndexerPrologQuant, Refusals) {
   refused([](Args& a, Outs&) { a.cache_mode = "PA_NZ"; }, Status::unsupported, "cache_mode");
   refused([](Args& a, Outs&) { a.rope_layout_indexer = "other"; }, Status::invalid_argument, "rope_layout_indexer");
   refused([](Args&, Outs& o) { o.ip_k_cache.shape[1]--, o.ip_k_scale_cache.shape[1]--; }, Status::invalid_shape,
-          "ip_k_cache");
+          "ip_k_cache");  // N15
   refused([](Args&, Outs& o) { o.ip_k_scale_cache.shape[3] = 2; }, Status::invalid_shape, "ip_k_scale_cache");
   refused([](Args& a, Outs&) { a.w_qb.shape[0]--; }, Status::invalid_shape, "w_qb");
   refused([](Args&, Outs& o) { o.kv_cache.dtype = DType::bf16; }, Status::invalid_dtype, "kv_cache");

@@ -119,11 +119,10 @@ void check_dtypes(const Check& check, const MlaPrologQuantArgs& a, const Sizes& 
 }
 
 prolog::MlaProblem resolve(const Check& check, const MlaPrologQuantArgs& a, const Sizes& s) {
-  const Rows none(Tensor{.rank = 0}, 0);
-  auto rows = [&](const Tensor& t, std::int64_t width) { return t ? prolog::flat_rows(t, width) : none; };
+  auto rows = [&](const Tensor& t, std::int64_t width) { return t ? prolog::flat_rows(t, width) : prolog::no_rows(); };
+  const Rows none = prolog::no_rows();
   return {
       .numerics = prolog::kPyPto,
-      .quantised = s.quantised,
       .tokens = s.tokens,
       .hidden = s.hidden,
       .rank = s.rank,
@@ -131,7 +130,6 @@ prolog::MlaProblem resolve(const Check& check, const MlaPrologQuantArgs& a, cons
       .nope = s.nope,
       .rope = s.rope,
       .latent = s.latent,
-      .groups = s.groups,
       .epsilon_cq = float(a.epsilon_cq),
       .epsilon_ckv = float(a.epsilon_ckv),
       .w_dq = check_weight(check, a.w_dq, "w_dq", DType::bf16, 0, s.hidden, s.rank, ""),
@@ -144,15 +142,25 @@ prolog::MlaProblem resolve(const Check& check, const MlaPrologQuantArgs& a, cons
       .x = rows(a.token_x, s.hidden),
       .cos = rows(a.cos, s.rope),
       .sin = rows(a.sin, s.rope),
-      .channel_scale = rows(a.dequant_scale, 1),
+      .x_scale = none,
+      .dq_scale = none,
+      .uq_qr_scale = rows(a.dequant_scale, 1),
+      .dkv_kr_scale = none,
+      .smooth = none,
       .cache_index = rows(a.cache_index, 1),
       .q_norm = none,
       .q_norm_scale = none,
       .query_nope = none,
       .query_rope = none,
-      .kv_cache = rows(a.kv_cache, s.latent),
-      .kr_cache = rows(a.kr_cache, s.rope),
-      .k_scale_cache = rows(a.k_scale_cache, s.groups),
+      .query_scale = none,
+      .latent_store = s.quantised ? prolog::Store::groups : prolog::Store::bf16,
+      .key_store = prolog::Store::bf16,
+      .groups = std::max<std::int64_t>(s.groups, 1),
+      .latent_scale = none,
+      .key_scale = none,
+      .kv_cache = {rows(a.kv_cache, s.latent)},
+      .kr_cache = {rows(a.kr_cache, s.rope)},
+      .k_scale_cache = {rows(a.k_scale_cache, s.groups)},
   };
 }
 
@@ -224,7 +232,7 @@ Problem check(const MlaPrologQuantArgs& a, const MlaPrologQuantOuts& o) {
   if (s.quantised) p.q_norm_scale = prolog::flat_rows(o.q_norm_scale_out, 1);
   p.query_nope = prolog::flat_rows(o.query_nope_out, s.latent);
   p.query_rope = prolog::flat_rows(o.query_rope_out, s.rope);
-  Rows* const targets[] = {&p.kv_cache, &p.kr_cache, &p.k_scale_cache};
+  Rows* const targets[] = {&p.kv_cache.first, &p.kr_cache.first, &p.k_scale_cache.first};
   for (int c = 0; c < cache_count; ++c) {
     if (caches[c].in_place()) continue;
     *targets[c] = prolog::flat_rows(caches[c].out, caches[c].width);
@@ -233,9 +241,15 @@ Problem check(const MlaPrologQuantArgs& a, const MlaPrologQuantOuts& o) {
   return problem;
 }
 
-void check_values(const MlaPrologQuantArgs& a) {
+void check_values(const MlaPrologQuantArgs& a, const Problem& problem) {
   const Check check("mla_prolog_quant", a.level);
   prolog::check_finite(check, prolog::Parameters(a, MlaPrologQuantOuts{}));
+  check_weight_values(check, problem.mla);
+}
+
+void check_weight_values(const Check& check, const prolog::MlaProblem& p) {
+  prolog::check_finite(check,
+                       {{p.w_dq, "w_dq"}, {p.w_uq_qr, "w_uq_qr"}, {p.w_uk, "w_uk", true}, {p.w_dkv_kr, "w_dkv_kr"}});
 }
 
 }  // namespace mla_prolog_quant_op
@@ -258,7 +272,7 @@ void infer(const MlaPrologQuantArgs& a, MlaPrologQuantOuts& o) {
 void mla_prolog_quant(const MlaPrologQuantArgs& a, const MlaPrologQuantOuts& o, Context& context) {
   using namespace mla_prolog_quant_op;
   const Problem problem = check(a, o);
-  if (context.check_values()) check_values(a);
+  if (context.check_values()) check_values(a, problem);
   Call call(context, "mla_prolog_quant", [&](int threads) {
     return workspace(problem, *context.state().kernels, context.same_products(), threads);
   });

@@ -22,7 +22,7 @@ struct Problem {
 
 Problem check(const MlaPrologQuantArgs&, const MlaPrologQuantOuts&);
 /// Value checking, where a context asks for it.
-void check_values(const MlaPrologQuantArgs&);
+void check_values(const MlaPrologQuantArgs&, const Problem&);
 
 std::size_t workspace(const Problem&, const Kernels&, bool same_products, int threads);
 void run(const Problem&, Call&);
@@ -37,6 +37,7 @@ struct Sizes {
 void check_cache_mode(const Check&, std::string_view cache_mode);
 Sizes check_shapes(const Check&, const MlaPrologQuantArgs&);
 void check_dtypes(const Check&, const MlaPrologQuantArgs&, const Sizes&);
+void check_weight_values(const Check&, const prolog::MlaProblem&);
 /// Everything but what the outputs decide.
 prolog::MlaProblem resolve(const Check&, const MlaPrologQuantArgs&, const Sizes&);
 

@@ -22,7 +22,7 @@ void one_token(const prolog::MlaProblem& p, std::int64_t t) {
   }
   Row q_norm = bf16_of(norm_p(c, row_of(p.gamma_cq, p.rank), p.epsilon_cq));
   float scale = 0;
-  if (p.quantised) {
+  if (p.quantised_query()) {
     auto* codes = p.q_norm.row<std::int8_t>(t);
     *p.q_norm_scale.row<float>(t) = scale = rowq_p(q_norm.data(), p.rank, codes);
     for (std::int64_t i = 0; i < p.rank; ++i) q_norm[std::size_t(i)] = float(codes[i]);
@@ -37,7 +37,7 @@ void one_token(const prolog::MlaProblem& p, std::int64_t t) {
     for (std::int64_t j = 0; j < width; ++j) {
       const double sum = product(q_norm, p.w_uq_qr, 0, h * width + j, 0, p.rank);  // exact for int8
       q[std::size_t(j)] =
-          p.quantised ? bf16_of(dequantise(std::int64_t(sum), scale, *p.channel_scale.row<const float>(h * width + j)))
+          p.quantised_query() ? bf16_of(dequantise(std::int64_t(sum), scale, *p.uq_qr_scale.row<const float>(h * width + j)))
                       : bf16_of(sum);
     }
     bf16* nope = p.query_nope.row<bf16>(t * p.heads + h);
@@ -48,22 +48,22 @@ void one_token(const prolog::MlaProblem& p, std::int64_t t) {
   }
 
   // 7-9: the latent and the rotated key
-  const std::int64_t slot = p.kv_cache.count > 0 ? *p.cache_index.row<const std::int64_t>(t) : -1;
+  const std::int64_t slot = p.kv_cache.count() > 0 ? *p.cache_index.row<const std::int64_t>(t) : -1;
   if (slot < 0) return;
   Row kv(static_cast<std::size_t>(p.latent + p.rope));
   for (std::int64_t j = 0; j < p.latent + p.rope; ++j)
     kv[std::size_t(j)] = bf16_of(product(x, p.w_dkv_kr, 0, j, 0, p.hidden));
   const Row kr = rope_to_half(Row(kv.begin() + p.latent, kv.end()), cos, sin);
-  for (std::int64_t j = 0; j < p.rope; ++j) p.kr_cache.row<bf16>(slot)[j] = to_bf16(kr[std::size_t(j)]);
+  for (std::int64_t j = 0; j < p.rope; ++j) p.kr_cache.first.row<bf16>(slot)[j] = to_bf16(kr[std::size_t(j)]);
   kv.resize(std::size_t(p.latent));
   const Row k = bf16_of(norm_p(kv, row_of(p.gamma_ckv, p.latent), p.epsilon_ckv));
-  if (p.quantised) {
+  if (p.quantised_query()) {
     const std::int64_t group = p.latent / p.groups;
     for (std::int64_t g = 0; g < p.groups; ++g)
-      p.k_scale_cache.row<float>(slot)[g] =
-          rowq_p(k.data() + g * group, group, p.kv_cache.row<std::int8_t>(slot) + g * group);
+      p.k_scale_cache.first.row<float>(slot)[g] =
+          rowq_p(k.data() + g * group, group, p.kv_cache.first.row<std::int8_t>(slot) + g * group);
   } else {
-    for (std::int64_t j = 0; j < p.latent; ++j) p.kv_cache.row<bf16>(slot)[j] = to_bf16(k[std::size_t(j)]);
+    for (std::int64_t j = 0; j < p.latent; ++j) p.kv_cache.first.row<bf16>(slot)[j] = to_bf16(k[std::size_t(j)]);
   }
 }
 

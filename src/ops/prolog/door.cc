@@ -4,8 +4,6 @@
 #include <cmath>
 #include <string>
 
-#include "ops/weight.hpp"
-
 namespace dsakit::prolog {
 namespace {
 
@@ -77,23 +75,29 @@ void check_slots(const Check& check, const Tensor& index, const char* name, cons
 void check_finite(const Check& check, const Parameters& parameters) {
   for (const auto& [tensor, name, role, cache, weight] : parameters) {
     const Tensor& t = *tensor;
-    if (is_written(role) || cache || t.elements() == 0) continue;
+    if (is_written(role) || cache || weight || t.elements() == 0) continue;
     if (t.dtype != DType::bf16 && t.dtype != DType::f16 && t.dtype != DType::f32) continue;
     const bool scale = std::string_view(name).find("scale") != std::string_view::npos;
-    auto look = [&, name = name](float x, std::int64_t linear) {
-      if (std::isfinite(x) && !(scale && x < 0)) return;
-      check.fail(Status::invalid_value, name, subscript(t, linear), "is " + std::to_string(x),
+    for (std::int64_t i = 0, n = t.elements(); i < n; ++i) {
+      const float x = float_at(t, offset_of(t, i));
+      if (std::isfinite(x) && !(scale && x < 0)) continue;
+      check.fail(Status::invalid_value, name, subscript(t, i), "is " + std::to_string(x),
                  scale ? "finite and not negative" : "a finite number");
-    };
-    const std::int64_t n = t.elements();
-    if (t.format == Format::ND) {
-      for (std::int64_t i = 0; i < n; ++i) look(float_at(t, offset_of(t, i)), i);
-      continue;
     }
-    const Check any(check.op(), Level::portable);
-    const std::int64_t k = t.shape[t.rank - 2], columns = t.shape[t.rank - 1];
-    const Weight w = check_weight(any, t, name, t.dtype, t.rank == 3 ? t.shape[0] : 0, k, columns, "");
-    for (std::int64_t i = 0; i < n; ++i) look(w.at(i / (k * columns), i / columns % k, i % columns), i);
+  }
+}
+
+void check_finite(const Check& check, std::initializer_list<NamedWeight> weights) {
+  for (const auto& [w, name, stack] : weights) {
+    if (w.dtype != DType::bf16) continue;
+    for (std::int64_t b = 0; b < w.batch; ++b)
+      for (std::int64_t i = 0; i < w.k; ++i)
+        for (std::int64_t j = 0; j < w.n; ++j) {
+          const float x = w.at(b, i, j);
+          if (std::isfinite(x)) continue;
+          check.fail(Status::invalid_value, name, stack ? subscript({b, i, j}) : subscript({i, j}),
+                     "is " + std::to_string(x), "a finite number");
+        }
   }
 }
 

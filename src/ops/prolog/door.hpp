@@ -3,19 +3,22 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <string_view>
 #include <type_traits>
 
 #include "core/check.hpp"
 #include "core/view.hpp"
 #include "dsakit/field.hpp"
+#include "ops/weight.hpp"
 
 // What the doors of the prologs have in common: questions that concern every tensor of a call, and paged caches.
 namespace dsakit::prolog {
 
 /// Which parameters of the prologs may be NZ or packed.
 constexpr bool is_weight(std::string_view name) {
-  for (std::string_view weight : {"w_dq", "w_uq_qr", "w_uk", "w_dkv_kr", "w_qb", "wk", "w_proj"})
+  for (std::string_view weight : {"w_dq", "w_uq_qr", "w_uk", "w_dkv_kr", "w_qb", "wk", "w_proj", "weight_dq",
+                                  "weight_uq_qr", "weight_uk", "weight_dkv_kr"})
     if (name == weight) return true;
   return false;
 }
@@ -28,7 +31,7 @@ struct Parameters {
     Role role;
     bool cache, weight;
   };
-  One list[32];
+  One list[32]{};
   int count = 0;
 
   template <class Args, class Outs>
@@ -41,9 +44,15 @@ struct Parameters {
   }
   const One* begin() const { return list; }
   const One* end() const { return list + count; }
+  /// The tensor of this name is not looked at any more.
+  void forget(std::string_view name) {
+    static constexpr Tensor absent;
+    for (One& p : list)
+      if (p.name && p.name == name) p.tensor = &absent;
+  }
 };
 
-inline bool is_written(Role role) { return role == Role::inout || role == Role::out; }
+inline bool is_written(Role role) { return role == Role::inout || role == Role::inout_opt || role == Role::out; }
 
 /// Inputs and in-place tensors that the call cannot do without; and no shape that cannot be counted.
 void check_presence(const Check& check, const Parameters& parameters);
@@ -62,8 +71,16 @@ CacheShape check_cache_shape(const Check& check, const Tensor& t, const char* na
 /// Every slot is below `cache.rows`; negative ones skip their token. Not looked at when the cache has no rows.
 void check_slots(const Check& check, const Tensor& index, const char* name, const CacheShape& cache);
 
-/// Value checking: every element of every floating-point input but the caches is finite, and of a scale not negative.
+/// Value checking: every element of every floating-point input but caches and weights is finite, and of a scale not
+/// negative.
 void check_finite(const Check& check, const Parameters& parameters);
+/// The same for weights, whatever their format: their padding does not count.
+struct NamedWeight {
+  const Weight& weight;
+  const char* name;
+  bool stack = false;  // a position has three subscripts
+};
+void check_finite(const Check& check, std::initializer_list<NamedWeight> weights);
 
 /// The rows of width `width` of a tensor that has been checked: flat, whatever its axes.
 inline Rows flat_rows(const Tensor& t, std::int64_t width) { return Rows(t, width == 1 ? 0 : 1); }

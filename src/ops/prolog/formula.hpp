@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -50,6 +51,14 @@ inline Row norm_p(const Row& x, const Row& gamma, float epsilon) {
   return y;
 }
 
+inline Row norm(const Row& x, const Row& gamma, float epsilon) {
+  Row q = x, y = x;
+  for (float& v : q) v = v * v;
+  const float r = std::sqrt(canonical_sum(q) * (1.0f / float(x.size())) + epsilon);
+  for (std::size_t i = 0; i < x.size(); ++i) y[i] = x[i] / r * gamma[i];
+  return y;
+}
+
 inline Row layer_norm(const Row& k, const Row& gamma, const Row& beta, float epsilon) {
   const float each = 1.0f / float(k.size());
   Row terms = k, d = k, y = k;
@@ -61,18 +70,57 @@ inline Row layer_norm(const Row& k, const Row& gamma, const Row& beta, float eps
   return y;
 }
 
-/// Codes of x[0..n-1], the scale as the result.
-inline float rowq_p(const float* x, std::int64_t n, std::int8_t* codes) {
+/// Half to even, saturating; NaN is 0.
+inline std::int8_t i8(float v) {
+  const float r = std::nearbyintf(v);
+  return r != r ? 0 : std::int8_t(std::fmin(std::fmax(r, -128.0f), 127.0f));
+}
+
+/// Through float16, ties away from zero both times: 2.4995 is 2.5 in float16, hence 3.
+inline std::int8_t i8_away(float v) {
+  if (v != v || v == 0) return 0;
+  const double x = std::fmin(std::fmax(v, -1000.0f), 1000.0f);  // beyond, int8 is full anyway
+  const double unit = std::ldexp(1.0, std::max(std::ilogb(x), -14) - 10);
+  return std::int8_t(std::fmin(std::fmax(std::round(std::round(x / unit) * unit), -128.0), 127.0));
+}
+
+inline float largest_of(const float* x, std::int64_t n) {
   float a = 0;
   for (std::int64_t i = 0; i < n; ++i)
     if (std::fabs(x[i]) > a) a = std::fabs(x[i]);
-  const float multiplier = 127.0f / a;
+  return a;
+}
+
+/// Codes of x[0..n-1] by `code` of x times 127/a, where a is the largest magnitude; the scale as the result. `scale`
+/// makes it of a and the multiplier. A group so small that 127/a overflows (of zeros, for one) is 0, and so is its
+/// scale.
+template <class Code, class Scale>
+float quantised(const float* x, std::int64_t n, std::int8_t* codes, Code code, Scale scale) {
+  const float a = largest_of(x, n), multiplier = 127.0f / a;
   const bool tiny = !std::isfinite(multiplier);
+  for (std::int64_t i = 0; i < n; ++i) codes[i] = tiny ? 0 : code(x[i] * multiplier);
+  return tiny ? 0 : scale(a, multiplier);
+}
+inline float rowq_p(const float* x, std::int64_t n, std::int8_t* codes) {
+  return quantised(x, n, codes, i8, [](float, float multiplier) { return 1.0f / multiplier; });
+}
+inline float rowq(const float* x, std::int64_t n, std::int8_t* codes) {
+  return quantised(x, n, codes, i8, [](float a, float) { return a / 127.0f; });
+}
+/// The same with i8_away: the no-rope query of one head.
+inline float headq(const float* x, std::int64_t n, std::int8_t* codes) {
+  return quantised(x, n, codes, i8_away, [](float a, float) { return a / 127.0f; });
+}
+
+/// One tile of a packed row: clipped at alpha times its largest magnitude; the scale as the result.
+inline float tileq(const float* x, std::int64_t n, float alpha, std::int8_t* codes) {
+  const float limit = largest_of(x, n) * alpha, scale = limit * (1.0f / 127.0f), inverse = 1.0f / scale;
+  const bool none = !std::isfinite(limit) || !std::isfinite(inverse);
   for (std::int64_t i = 0; i < n; ++i) {
-    const float v = std::nearbyintf(x[i] * multiplier);
-    codes[i] = tiny || v != v ? 0 : std::int8_t(std::fmin(std::fmax(v, -128.0f), 127.0f));
+    const float y = x[i] < -limit ? -limit : x[i] > limit ? limit : x[i];
+    codes[i] = none ? 0 : i8(y * inverse);
   }
-  return tiny ? 0 : 1.0f / multiplier;
+  return none ? 0 : scale;
 }
 
 /// int32 -> fp32, times the token's scale, times the channel's.

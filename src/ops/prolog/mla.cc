@@ -6,6 +6,23 @@
 
 namespace dsakit::prolog {
 
+namespace {
+
+/// The multipliers of `columns` columns: one each, or one for all.
+void read_scales(const Rows& scales, std::int64_t columns, float* out) {
+  for (std::int64_t c = 0; c < columns; ++c) out[c] = *scales.row<const float>(scales.count == 1 ? 0 : c);
+}
+
+void multiply(float* x, const float* factors, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) x[i] *= factors[i];
+}
+void multiply(float* x, float factor, std::int64_t n) {
+  if (factor == 1) return;
+  for (std::int64_t i = 0; i < n; ++i) x[i] *= factor;
+}
+
+}  // namespace
+
 MlaProlog::MlaProlog(const MlaProblem& problem, const Kernels& kernels, const HiddenTile& hidden, bool same_products,
                      int threads, Carver& memory)
     : p_(problem),
@@ -14,17 +31,24 @@ MlaProlog::MlaProlog(const MlaProblem& problem, const Kernels& kernels, const Hi
       codes_stride_((p_.rank + 3) / 4 * 4),
       q_width_(p_.heads * (p_.nope + p_.rope)),
       same_products_(same_products) {
+  const bool codes = p_.quantised_query();
+  auto floats = [&](bool wanted, std::int64_t n) { return wanted ? memory.take<float>(n) : nullptr; };
   gamma_cq_ = memory.take<float>(p_.rank);
   gamma_ckv_ = memory.take<float>(p_.latent);
   cos_ = memory.take<float>(kTile * p_.rope);
   sin_ = memory.take<float>(kTile * p_.rope);
   scales_ = memory.take<float>(kTile);
-  c_ = memory.take<bf16>(kTile * p_.rank);
-  kv_ = memory.take<bf16>(kTile * (p_.latent + p_.rope));
+  x_scales_ = floats(p_.quantised_hidden(), kTile);
+  smooth_ = floats(p_.smooth.tensor.data, p_.rank);
+  latent_scale_ = floats(p_.latent_store == Store::given_scale, p_.latent);
+  key_scale_ = floats(p_.key_store == Store::given_scale, p_.rope);
+  c_ = memory.take<float>(kTile * p_.rank);
+  kv_ = memory.take<float>(kTile * (p_.latent + p_.rope));
   q_ = memory.take<bf16>(kTile * q_width_);
-  codes_ = p_.quantised ? memory.take<std::uint8_t>(kTile * codes_stride_) : nullptr;
-  q_norm_ = p_.quantised ? nullptr : memory.take<bf16>(kTile * p_.rank);
-  q_norm_wide_ = !p_.quantised && same_products ? memory.take<float>(kTile * p_.rank) : nullptr;
+  q_rope_ = floats(codes && !p_.numerics.rounds_before_rope, kTile * p_.heads * p_.rope);
+  codes_ = codes ? memory.take<std::uint8_t>(kTile * codes_stride_) : nullptr;
+  q_norm_ = codes ? nullptr : memory.take<bf16>(kTile * p_.rank);
+  q_norm_wide_ = floats(!codes && same_products, kTile * p_.rank);
   Carver one;
   carve(one);
   scratch_bytes_ = std::int64_t(one.bytes());
@@ -34,22 +58,30 @@ MlaProlog::MlaProlog(const MlaProblem& problem, const Kernels& kernels, const Hi
 MlaProlog::Scratch MlaProlog::carve(Carver& memory) const {
   const std::int64_t panel = std::max(
       {p_.w_dq.scratch_bytes(), p_.w_dkv_kr.scratch_bytes(), p_.w_uq_qr.scratch_bytes(), p_.w_uk.scratch_bytes()});
-  return {memory.take<std::byte>(panel), memory.take<float>(kTile * kPanel), memory.take<float>(kTile * kPanel),
+  return {memory.take<std::byte>(panel),
+          memory.take<float>(kTile * kPanel),
+          memory.take<float>(kTile * kPanel),
           memory.take<float>(2 * std::max(p_.rank, p_.latent + p_.rope)),
-          memory.take<float>(same_products_ ? kTile * p_.nope : 0)};
+          memory.take<float>(same_products_ ? kTile * p_.nope : 0),
+          memory.take<std::byte>(2 * std::max(p_.latent, p_.rope)),
+          memory.take<bf16>(p_.query_codes() ? kTile * p_.latent : 0)};
 }
 
 void MlaProlog::begin(std::int64_t first, int count) {
   if (first == 0) {
     kernels_.widen_bf16(p_.gamma_cq, p_.rank, gamma_cq_);
     kernels_.widen_bf16(p_.gamma_ckv, p_.latent, gamma_ckv_);
+    if (smooth_) read_scales(p_.smooth, p_.rank, smooth_);
+    if (latent_scale_) read_scales(p_.latent_scale, p_.latent, latent_scale_);
+    if (key_scale_) read_scales(p_.key_scale, p_.rope, key_scale_);
   }
   first_ = first, count_ = count;
   for (int r = 0; r < count; ++r) {
     kernels_.widen_bf16(p_.cos.row<const bf16>(first + r), p_.rope, cos_ + r * p_.rope);
     kernels_.widen_bf16(p_.sin.row<const bf16>(first + r), p_.rope, sin_ + r * p_.rope);
+    if (x_scales_) x_scales_[r] = *p_.x_scale.row<const float>(first + r);
   }
-  slots_ = TileSlots(p_.cache_index, p_.kv_cache.count > 0, first, count);
+  slots_ = TileSlots(p_.cache_index, p_.kv_cache.count() > 0, first, count);
 }
 
 std::int64_t MlaProlog::tasks(Stage stage) const {
@@ -70,17 +102,18 @@ double MlaProlog::time(Stage stage) const {
   switch (stage) {
     case Stage::hidden_products: {
       const double weights = double(p_.hidden) * double(p_.rank + p_.latent + p_.rope);
-      return product_time(weights * 2, weights * count_);
+      return product_time(weights * (p_.quantised_hidden() ? 1 : 2), weights * count_);
     }
     case Stage::rows:
       return double(count_ * (p_.rank + p_.latent + p_.rope));
     case Stage::query_products: {
       const double weights = double(p_.rank) * double(q_width_);
-      return product_time(weights * (p_.quantised ? 1 : 2), weights * count_);
+      return product_time(weights * (p_.quantised_query() ? 1 : 2), weights * count_);
     }
     case Stage::heads: {
       const double weights = double(p_.heads) * double(p_.nope * p_.latent);
-      return product_time(weights * 2, weights * count_) + double(count_ * p_.heads * p_.rope);
+      const std::int64_t row = p_.rope + (p_.query_codes() ? p_.latent : 0);
+      return product_time(weights * 2, weights * count_) + double(count_ * p_.heads * row);
     }
   }
   return 0;
@@ -101,11 +134,29 @@ void MlaProlog::task(Stage stage, std::int64_t i, int thread) const {
   }
 }
 
+/// y = the tile's rows of codes times a panel, dequantised; as many columns as the weight has there.
+void MlaProlog::product_of_codes(const std::uint8_t* codes, std::int64_t stride, const Weight& w, std::int64_t i,
+                                 const float* token_scale, const Rows& column_scale, const Scratch& s, float* y,
+                                 std::int64_t y_stride) const {
+  const std::int64_t columns = std::min<std::int64_t>(kPanel, w.n - i * kPanel);
+  const auto panel = w.panel_i8(i, s.panel);
+  auto* acc = reinterpret_cast<std::int32_t*>(s.sum2);
+  kernels_.product_i8(codes, stride, count_, panel.codes, panel.column_sums, int(stride), acc, kPanel);
+  float scale[kPanel];
+  for (std::int64_t j = 0; j < columns; ++j) scale[j] = *column_scale.row<const float>(i * kPanel + j);
+  for (int r = 0; r < count_; ++r)
+    kernels_.dequantize(acc + r * kPanel, columns, token_scale[r], scale, y + r * y_stride);
+}
+
 /// A panel of [w_dq | w_dkv_kr], which both multiply the hidden states. Steps 1 and 7.
 void MlaProlog::hidden_panel(std::int64_t i, const Scratch& s) const {
   const bool query = i < p_.w_dq.panels();
   if (!query) i -= p_.w_dq.panels();
   const Weight& w = query ? p_.w_dq : p_.w_dkv_kr;
+  float* out = (query ? c_ : kv_) + i * kPanel;
+  if (p_.quantised_hidden())
+    return product_of_codes(hidden_.codes(), hidden_.codes_stride(), w, i, x_scales_,
+                            query ? p_.dq_scale : p_.dkv_kr_scale, s, out, w.n);
   const bf16* panel = w.panel_bf16(0, i, s.panel);
   const std::int64_t columns = std::min<std::int64_t>(kPanel, w.n - i * kPanel);
   if (query && p_.numerics.halves_first_sum && hidden_.split() > 0) {
@@ -115,28 +166,32 @@ void MlaProlog::hidden_panel(std::int64_t i, const Scratch& s) const {
   } else {
     hidden_.all().times(kernels_, count_, panel, 0, p_.hidden, s.sum);
   }
-  bf16* out = (query ? c_ : kv_) + i * kPanel;
-  for (int r = 0; r < count_; ++r) kernels_.round_bf16(s.sum + r * kPanel, columns, out + r * w.n);
+  bf16 rounded[kPanel];
+  for (int r = 0; r < count_; ++r) {
+    kernels_.round_bf16(s.sum + r * kPanel, columns, rounded);
+    kernels_.widen_bf16(rounded, columns, out + r * w.n);
+  }
 }
 
 /// Steps 2 and 3.
 void MlaProlog::query_row(int r, const Scratch& s) const {
   const std::int64_t n = p_.rank, token = first_ + r;
-  float *x = s.row, *y = s.row + n;
-  kernels_.widen_bf16(c_ + r * n, n, x);
-  rms_norm(kernels_, p_.numerics, x, n, gamma_cq_, p_.epsilon_cq, y);
-  if (!p_.quantised) {
+  float* y = s.row;
+  rms_norm(kernels_, p_.numerics, c_ + r * n, n, gamma_cq_, p_.epsilon_cq, y);
+  multiply(y, p_.query_factor, n);
+  if (!p_.quantised_query()) {
     kernels_.round_bf16(y, n, q_norm_ + r * n);
-    std::memcpy(p_.q_norm.row<bf16>(token), q_norm_ + r * n, std::size_t(n) * sizeof(bf16));
+    if (p_.q_norm.tensor.data) std::memcpy(p_.q_norm.row<bf16>(token), q_norm_ + r * n, std::size_t(n) * sizeof(bf16));
     if (q_norm_wide_) kernels_.widen_bf16(q_norm_ + r * n, n, q_norm_wide_ + r * n);
     return;
   }
+  if (smooth_) multiply(y, smooth_, n);
   if (p_.numerics.rounds_before_quantising) {
-    auto* rounded = reinterpret_cast<bf16*>(x);
+    auto* rounded = reinterpret_cast<bf16*>(y + n);
     kernels_.round_bf16(y, n, rounded);
     kernels_.widen_bf16(rounded, n, y);
   }
-  auto* codes = reinterpret_cast<std::int8_t*>(x);
+  auto* codes = reinterpret_cast<std::int8_t*>(y + n);
   scales_[r] = quantise(kernels_, p_.numerics, y, n, codes);
   bias_codes(codes, n, codes_ + r * codes_stride_);
   if (!p_.q_norm.tensor.data) return;
@@ -144,53 +199,101 @@ void MlaProlog::query_row(int r, const Scratch& s) const {
   *p_.q_norm_scale.row<float>(token) = scales_[r];
 }
 
-/// Steps 8 and 9.
+/// Steps 8 to 10.
 void MlaProlog::key_row(int r, const Scratch& s) const {
   const std::int64_t slot = slots_[r], n = p_.latent;
   if (slot < 0) return;
-  float *x = s.row, *y = s.row + n + p_.rope;
-  auto* rounded = reinterpret_cast<bf16*>(x);
-  kernels_.widen_bf16(kv_ + r * (n + p_.rope), n + p_.rope, x);
+  const float* x = kv_ + r * (n + p_.rope);
+  float* y = s.row;
   rope(RopeLayout::interleaved_to_half, x + n, cos_ + r * p_.rope, sin_ + r * p_.rope, p_.rope / 2, y);
-  kernels_.round_bf16(y, p_.rope, p_.kr_cache.row<bf16>(slot));
+  store_key(slot, y, s);
   rms_norm(kernels_, p_.numerics, x, n, gamma_ckv_, p_.epsilon_ckv, y);
-  if (!p_.quantised) return kernels_.round_bf16(y, n, p_.kv_cache.row<bf16>(slot));
-  if (p_.numerics.rounds_before_quantising) {
-    kernels_.round_bf16(y, n, rounded);
-    kernels_.widen_bf16(rounded, n, y);
-  }
-  auto* codes = p_.kv_cache.row<std::int8_t>(slot);
-  auto* scale = p_.k_scale_cache.row<float>(slot);
-  const std::int64_t width = n / p_.groups;
-  for (std::int64_t g = 0; g < p_.groups; ++g)
-    scale[g] = quantise(kernels_, p_.numerics, y + g * width, width, codes + g * width);
+  multiply(y, p_.latent_factor, n);
+  store_latent(slot, y, s);
 }
 
-/// Step 4.
-void MlaProlog::query_panel(std::int64_t i, const Scratch& s) const {
-  const std::int64_t columns = std::min<std::int64_t>(kPanel, q_width_ - i * kPanel);
-  bf16* out = q_ + i * kPanel;
-  if (p_.quantised) {
-    const auto panel = p_.w_uq_qr.panel_i8(i, s.panel);
-    auto* acc = reinterpret_cast<std::int32_t*>(s.sum2);
-    kernels_.product_i8(codes_, codes_stride_, count_, panel.codes, panel.column_sums, int(codes_stride_), acc, kPanel);
-    float scale[kPanel];
-    for (std::int64_t j = 0; j < columns; ++j) scale[j] = *p_.channel_scale.row<const float>(i * kPanel + j);
-    for (int r = 0; r < count_; ++r) {
-      kernels_.dequantize(acc + r * kPanel, columns, scales_[r], scale, s.sum);
-      kernels_.round_bf16(s.sum, columns, out + r * q_width_);
-    }
-    return;
+void MlaProlog::store_key(std::int64_t slot, float* y, const Scratch& s) const {
+  auto* rounded = reinterpret_cast<bf16*>(s.stored);
+  kernels_.round_bf16(y, p_.rope, rounded);
+  if (p_.key_store == Store::bf16) return p_.kr_cache.store(slot, rounded, p_.rope * std::int64_t(sizeof(bf16)));
+  kernels_.widen_bf16(rounded, p_.rope, y);
+  multiply(y, key_scale_, p_.rope);
+  kernels_.quantize(y, p_.rope, 1, reinterpret_cast<std::int8_t*>(s.stored));
+  p_.kr_cache.store(slot, s.stored, p_.rope);
+}
+
+void MlaProlog::store_latent(std::int64_t slot, float* y, const Scratch& s) const {
+  const std::int64_t n = p_.latent, width = n / p_.groups;
+  auto* rounded = reinterpret_cast<bf16*>(s.stored);
+  auto* codes = reinterpret_cast<std::int8_t*>(s.stored);
+  float* scales = y + n;
+  switch (p_.latent_store) {
+    case Store::bf16:
+      kernels_.round_bf16(y, n, rounded);
+      return p_.kv_cache.store(slot, rounded, n * std::int64_t(sizeof(bf16)));
+    case Store::given_scale:
+      multiply(y, latent_scale_, n);
+      kernels_.quantize(y, n, 1, codes);
+      return p_.kv_cache.store(slot, codes, n);
+    case Store::groups:
+      if (p_.numerics.rounds_before_quantising) {
+        kernels_.round_bf16(y, n, rounded);
+        kernels_.widen_bf16(rounded, n, y);
+      }
+      for (std::int64_t g = 0; g < p_.groups; ++g)
+        scales[g] = quantise_group(kernels_, p_.numerics, p_.clip, y + g * width, width, codes + g * width);
+      p_.kv_cache.store(slot, codes, n);
+      p_.k_scale_cache.store(slot, scales, p_.groups * std::int64_t(sizeof(float)));
   }
-  const Operand operand = {q_norm_, q_norm_wide_, p_.rank};
-  operand.times(kernels_, count_, p_.w_uq_qr.panel_bf16(0, i, s.panel), 0, p_.rank, s.sum);
-  for (int r = 0; r < count_; ++r) kernels_.round_bf16(s.sum + r * kPanel, columns, out + r * q_width_);
+}
+
+/// Step 4, with the rounding of step 5a.
+void MlaProlog::query_panel(std::int64_t i, const Scratch& s) const {
+  const std::int64_t begin = i * kPanel, end = std::min<std::int64_t>(begin + kPanel, q_width_);
+  if (p_.quantised_query()) {
+    product_of_codes(codes_, codes_stride_, p_.w_uq_qr, i, scales_, p_.uq_qr_scale, s, s.sum, kPanel);
+  } else {
+    const Operand operand = {q_norm_, q_norm_wide_, p_.rank};
+    operand.times(kernels_, count_, p_.w_uq_qr.panel_bf16(0, i, s.panel), 0, p_.rank, s.sum);
+  }
+  for (int r = 0; r < count_; ++r) kernels_.round_bf16(s.sum + r * kPanel, end - begin, q_ + r * q_width_ + begin);
+  if (!q_rope_) return;
+  const std::int64_t head_width = p_.nope + p_.rope;
+  for (std::int64_t h = begin / head_width; h * head_width < end; ++h) {  // the rope columns of the heads in this panel
+    const std::int64_t head_rope = h * head_width + p_.nope;
+    const std::int64_t from = std::max(begin, head_rope), to = std::min(end, head_rope + p_.rope);
+    float* out = q_rope_ + h * p_.rope + (from - head_rope);
+    for (int r = 0; r < count_ && from < to; ++r)
+      std::memcpy(out + r * p_.heads * p_.rope, s.sum + r * kPanel + (from - begin),
+                  std::size_t(to - from) * sizeof(float));
+  }
 }
 
 /// Steps 5 and 6.
 void MlaProlog::head(std::int64_t h, const Scratch& s) const {
-  const std::int64_t head_width = p_.nope + p_.rope;
-  const bf16* q = q_ + h * head_width;
+  query_products(h, s);
+  const bf16* q = q_ + h * (p_.nope + p_.rope) + p_.nope;
+  float *x = s.row, *y = s.row + std::max(p_.latent, p_.rope);
+  for (int r = 0; r < count_; ++r) {
+    const std::int64_t out = (first_ + r) * p_.heads + h;
+    const float* input = q_rope_ + (r * p_.heads + h) * p_.rope;
+    if (!q_rope_) kernels_.widen_bf16(q + r * q_width_, p_.rope, x), input = x;
+    rope(RopeLayout::interleaved_to_half, input, cos_ + r * p_.rope, sin_ + r * p_.rope, p_.rope / 2, y);
+    bf16* rotated = p_.query_rope.row<bf16>(out);
+    kernels_.round_bf16(y, p_.rope, rotated);
+    if (!p_.query_codes()) continue;
+    // The query's codes and the latent's have scales; attention adds the rope's products before it takes them off.
+    const float scale = code_query(out, s.query + r * p_.latent, s);
+    kernels_.widen_bf16(rotated, p_.rope, y);
+    const float factor = scale != 0 ? latent_scale_[0] / scale : 0;
+    for (std::int64_t j = 0; j < p_.rope; ++j) y[j] = scale != 0 ? y[j] * factor : 0;
+    kernels_.round_bf16(y, p_.rope, rotated);
+  }
+}
+
+/// The absorbed query of a head, to the output or, where that holds codes, to s.query.
+void MlaProlog::query_products(std::int64_t h, const Scratch& s) const {
+  const bf16* q = q_ + h * (p_.nope + p_.rope);
   Operand operand = {q, nullptr, q_width_};
   if (same_products_) {
     for (int r = 0; r < count_; ++r) kernels_.widen_bf16(q + r * q_width_, p_.nope, s.wide + r * p_.nope);
@@ -199,16 +302,24 @@ void MlaProlog::head(std::int64_t h, const Scratch& s) const {
   for (std::int64_t i = 0; i < p_.w_uk.panels(); ++i) {
     const std::int64_t columns = std::min<std::int64_t>(kPanel, p_.latent - i * kPanel);
     operand.times(kernels_, count_, p_.w_uk.panel_bf16(h, i, s.panel), 0, p_.nope, s.sum);
-    for (int r = 0; r < count_; ++r)
-      kernels_.round_bf16(s.sum + r * kPanel, columns,
-                          p_.query_nope.row<bf16>((first_ + r) * p_.heads + h) + i * kPanel);
+    for (int r = 0; r < count_; ++r) {
+      bf16* out = p_.query_codes() ? s.query + r * p_.latent : p_.query_nope.row<bf16>((first_ + r) * p_.heads + h);
+      kernels_.round_bf16(s.sum + r * kPanel, columns, out + i * kPanel);
+    }
   }
-  float *x = s.row, *y = s.row + p_.rope;
-  for (int r = 0; r < count_; ++r) {
-    kernels_.widen_bf16(q + r * q_width_ + p_.nope, p_.rope, x);
-    rope(RopeLayout::interleaved_to_half, x, cos_ + r * p_.rope, sin_ + r * p_.rope, p_.rope / 2, y);
-    kernels_.round_bf16(y, p_.rope, p_.query_rope.row<bf16>((first_ + r) * p_.heads + h));
-  }
+}
+
+/// Step 5c for one head of a token: codes and scale, which is the result.
+float MlaProlog::code_query(std::int64_t out, const bf16* query, const Scratch& s) const {
+  const std::int64_t n = p_.latent;
+  auto* codes = p_.query_nope.row<std::int8_t>(out);
+  kernels_.widen_bf16(query, n, s.row);
+  const float largest = kernels_.max_abs(s.row, n), multiplier = 127.0f / largest;
+  const bool tiny = !std::isfinite(multiplier);
+  for (std::int64_t i = 0; i < n; ++i) codes[i] = tiny ? std::int8_t{0} : code_away(s.row[i] * multiplier);
+  const float scale = tiny ? 0 : largest / 127.0f;
+  *p_.query_scale.row<float>(out) = scale;
+  return scale;
 }
 
 }  // namespace dsakit::prolog

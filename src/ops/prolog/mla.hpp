@@ -2,28 +2,10 @@
 #pragma once
 #include <cstdint>
 
-#include "core/view.hpp"
-#include "ops/prolog/rows.hpp"
+#include "ops/prolog/mla_problem.hpp"
 #include "ops/prolog/tile.hpp"
-#include "ops/weight.hpp"
 
 namespace dsakit::prolog {
-
-/// The MLA prolog with every name, mode and layout resolved: rows in, rows out.
-struct MlaProblem {
-  Numerics numerics;
-  bool quantised;  // int8 query projection and latent cache; else bf16
-  std::int64_t tokens, hidden, rank, heads, nope, rope, latent, groups;
-  float epsilon_cq, epsilon_ckv;
-  Weight w_dq, w_uq_qr, w_uk, w_dkv_kr;
-  const bf16 *gamma_cq, *gamma_ckv;
-  Rows x, cos, sin;
-  Rows channel_scale;                      // quantised: f32, one per column of w_uq_qr
-  Rows cache_index;                        // i64
-  Rows q_norm, q_norm_scale;               // written per token unless without memory
-  Rows query_nope, query_rope;             // written, one row per (token, head)
-  Rows kv_cache, kr_cache, k_scale_cache;  // written, one row per slot
-};
 
 /// One tile of tokens at a time, see tile.hpp.
 class MlaProlog {
@@ -44,12 +26,21 @@ class MlaProlog {
   struct Scratch {  // of one thread
     std::byte* panel;
     float *sum, *sum2, *row, *wide;
+    std::byte* stored;  // what one token writes to a cache
+    bf16* query;        // [kTile][latent] before it becomes codes
   };
   void hidden_panel(std::int64_t i, const Scratch& s) const;
   void query_row(int r, const Scratch& s) const;
   void key_row(int r, const Scratch& s) const;
+  void store_latent(std::int64_t slot, float* y, const Scratch& s) const;
+  void store_key(std::int64_t slot, float* y, const Scratch& s) const;
   void query_panel(std::int64_t i, const Scratch& s) const;
   void head(std::int64_t h, const Scratch& s) const;
+  void query_products(std::int64_t h, const Scratch& s) const;
+  float code_query(std::int64_t out, const bf16* query, const Scratch& s) const;
+  void product_of_codes(const std::uint8_t* codes, std::int64_t stride, const Weight& w, std::int64_t panel,
+                        const float* token_scale, const Rows& column_scale, const Scratch& s, float* y,
+                        std::int64_t y_stride) const;
   Scratch carve(Carver& memory) const;
 
   const MlaProblem& p_;
@@ -59,9 +50,11 @@ class MlaProlog {
   int count_ = 0;
   bool same_products_;
   TileSlots slots_;
-  float *gamma_cq_, *gamma_ckv_, *cos_, *sin_, *scales_;
-  bf16 *c_, *kv_, *q_norm_, *q_;  // [kTile][rank], [kTile][latent+rope], [kTile][rank], [kTile][heads*(nope+rope)]
-  float* q_norm_wide_;
+  float *gamma_cq_, *gamma_ckv_, *cos_, *sin_, *x_scales_, *scales_;
+  float *smooth_, *latent_scale_, *key_scale_;  // one per column, or null
+  float *c_, *kv_;                              // [kTile][rank], [kTile][latent+rope]: results of steps 1 and 7
+  bf16 *q_norm_, *q_;                           // [kTile][rank], [kTile][heads*(nope+rope)]
+  float *q_norm_wide_, *q_rope_;  // [kTile][heads*rope]: the rope columns of q before any rounding, or null
   std::uint8_t* codes_;
   std::byte* scratch_;
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <bit>
 #include <cmath>
 #include <cstdint>
 
@@ -15,9 +16,11 @@ struct Numerics {
   bool reciprocal_root;           // g * (x * (1/r)); else (x / r) * g
   bool rounds_before_quantising;  // bf16 between norm and int8
   bool reciprocal_scale;          // scale = 1 / (127/a); else a / 127
+  bool scale_first_groups;        // latent groups: scale = a * clip * (1/127), multiplier its reciprocal; else as above
+  bool rounds_before_rope;        // bf16 between an int8 query projection and its rope; else fp32
 };
-inline constexpr Numerics kPyPto = {true, true, true, true, true};
-inline constexpr Numerics kTorchNpu = {false, false, false, false, false};
+inline constexpr Numerics kPyPto = {true, true, true, true, true, false, true};
+inline constexpr Numerics kTorchNpu = {false, false, false, false, false, true, false};
 
 /// y = RMSNorm of x; y may be x.
 inline void rms_norm(const Kernels& kernels, const Numerics& numerics, const float* x, std::int64_t n,
@@ -52,6 +55,32 @@ inline float quantise(const Kernels& kernels, const Numerics& numerics, const fl
   }
   kernels.quantize(x, n, multiplier, codes);
   return numerics.reciprocal_scale ? 1.0f / multiplier : largest / 127.0f;
+}
+
+/// The same for a group of latent columns, which may be clipped: x is.
+inline float quantise_group(const Kernels& kernels, const Numerics& numerics, float clip, float* x, std::int64_t n,
+                            std::int8_t* codes) {
+  if (!numerics.scale_first_groups) return quantise(kernels, numerics, x, n, codes);
+  const float limit = kernels.max_abs(x, n) * clip, scale = limit * (1.0f / 127.0f), multiplier = 1.0f / scale;
+  if (!std::isfinite(limit) || !std::isfinite(multiplier)) {
+    for (std::int64_t i = 0; i < n; ++i) codes[i] = 0;
+    return 0;
+  }
+  if (clip < 1)
+    for (std::int64_t i = 0; i < n; ++i) x[i] = x[i] > limit ? limit : x[i] < -limit ? -limit : x[i];
+  kernels.quantize(x, n, multiplier, codes);
+  return scale;
+}
+
+/// To float16 and then to int8, both times to the nearest and ties away from zero. NaN -> 0. Below 2^-14, where float16
+/// has other steps, every code is 0.
+inline std::int8_t code_away(float x) {
+  const std::uint32_t u = std::bit_cast<std::uint32_t>(x);
+  const float half = std::bit_cast<float>(((u & 0x7fffffffu) + 0x1000u) & ~0x1fffu);  // ten bits of mantissa
+  float y = (x < 0 ? -half : half) + (x < 0 ? -0.5f : 0.5f);
+  y = y < -128.0f ? -128.0f : y;
+  y = y > 127.0f ? 127.0f : y;
+  return std::int8_t(x == x ? y : 0.0f);
 }
 
 /// Codes as the operand of product_i8: + 128, padded to a multiple of four.

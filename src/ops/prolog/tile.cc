@@ -4,12 +4,17 @@
 #include <cstring>
 
 #include "ops/prolog/door.hpp"
+#include "ops/prolog/rows.hpp"
 
 namespace dsakit::prolog {
 
 HiddenTile::HiddenTile(const Rows& x, std::int64_t width, bool halves, bool same_products, Carver& memory)
     : x_(x), width_(width), copies_(x.uniform_stride < 0), shifts_(halves && split() % 2 != 0), widens_(same_products) {
   const std::int64_t rest = width - second_from();
+  if (x.tensor.dtype == DType::i8) {
+    codes_ = memory.take<std::uint8_t>(kTile * codes_stride());
+    return;
+  }
   if (copies_) copy_ = memory.take<bf16>(kTile * width);
   if (shifts_) shifted_ = memory.take<bf16>(kTile * rest);
   if (widens_) wide_ = memory.take<float>(kTile * width);
@@ -18,6 +23,11 @@ HiddenTile::HiddenTile(const Rows& x, std::int64_t width, bool halves, bool same
 
 void HiddenTile::begin(const Kernels& kernels, std::int64_t first, int count) {
   const std::int64_t rest = width_ - second_from();
+  if (x_.tensor.dtype == DType::i8) {
+    for (int r = 0; r < count; ++r)
+      bias_codes(x_.row<const std::int8_t>(first + r), width_, codes_ + r * codes_stride());
+    return;
+  }
   if (copies_)
     for (int r = 0; r < count; ++r)
       std::memcpy(copy_ + r * width_, x_.row<const bf16>(first + r), std::size_t(width_) * sizeof(bf16));

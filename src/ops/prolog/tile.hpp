@@ -36,8 +36,8 @@ inline double product_time(double weight_bytes, double multiplications) {
   return std::max(weight_bytes / 20, multiplications / 100);
 }
 
-/// The hidden states of the tile's tokens as operands: as they are, unless they are not evenly spaced, are to be
-/// widened, or their second half starts at an odd column (panels are cut in pairs).
+/// The hidden states of the tile's tokens as operands: int8 as biased codes; bf16 as they are, unless they are not
+/// evenly spaced, are to be widened, or their second half starts at an odd column (panels are cut in pairs).
 class HiddenTile {
  public:
   /// `halves`: second() is wanted too.
@@ -50,12 +50,17 @@ class HiddenTile {
   std::int64_t split() const { return width_ / 2; }
   std::int64_t second_from() const { return width_ / 2 / 2 * 2; }
 
+  /// int8: codes + 128, as product_i8 reads them.
+  const std::uint8_t* codes() const { return codes_; }
+  std::int64_t codes_stride() const { return (width_ + 3) / 4 * 4; }
+
  private:
   Rows x_;
   std::int64_t width_;
   bool copies_, shifts_, widens_;
   bf16 *copy_ = nullptr, *shifted_ = nullptr;
   float *wide_ = nullptr, *shifted_wide_ = nullptr;
+  std::uint8_t* codes_ = nullptr;
   Operand all_, second_;
 };
 
