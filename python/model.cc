@@ -160,7 +160,7 @@ void bind_model(nb::module_& m) {
   nb::class_<PyModel>(
       m, "Model",
       "A language model in Hugging Face layout (DeepSeek-V3.2 or GLM-5 names, dense MLPs). Modes: \"dense_bf16\",\n"
-      "\"sparse_bf16\", \"sparse_w8a8\"; mode=None is the last of those it can run.")
+      "\"sparse_bf16\", \"sparse_w8a8\", \"sparse_w8a8_packed\"; mode=None is the last of those it can run.")
       .def(
           "__init__", [](PyModel* self, nb::handle path) { new (self) PyModel(path_of(path)); }, nb::arg("path"))
       .def("logits", logits, nb::arg("tokens").none(), nb::arg("mode") = nb::none(),

@@ -65,6 +65,6 @@ for dtype in (torch.float32, torch.bfloat16):
             continue
         best = max(best, decode)
         print(f"{'transformers ' + str(dtype).removeprefix('torch.') + ' ' + implementation:42}{prefill:14.0f}{decode:14.1f}")
-for mode in ("dense_bf16", "sparse_bf16", "sparse_w8a8"):
+for mode in ("dense_bf16", "sparse_bf16", "sparse_w8a8", "sparse_w8a8_packed"):
     prefill, decode = ours(mode)
     print(f"{'dsakit ' + mode:42}{prefill:14.0f}{decode:14.1f}   {decode / best:.1f} x the best transformers")

@@ -74,11 +74,11 @@ void ask(const Model& model, const Question& q, std::string_view mode, Retrieval
 void retrieval(const Model& model, const std::string& text, int questions) {
   fmt::print("\nRetrieval: a line like <kz42> = 83107 is planted in the first half of a window of real text and asked for at\n"
              "its end. Digits right, and digits whose position was among the {} attended ones of some layer:\n\n", model.index_topk());
-  fmt::print("{:<14}", "mode");
+  fmt::print("{:<20}", "mode");
   for (int length : {1024, 2048}) fmt::print("{:>16}{:>16}", fmt::format("{} bytes", length), "held");
   fmt::print("\n");
   for (std::string_view mode : model.modes()) {
-    fmt::print("{:<14}", mode);
+    fmt::print("{:<20}", mode);
     for (int length : {1024, 2048}) {
       Random random(42);
       Retrieval r;

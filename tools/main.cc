@@ -68,7 +68,7 @@ int main(int argc, char** argv) {
   run_command->add_option("--context", run_options.context, "Window in tokens")
       ->check(integer(1, kMaxTokens), "", "")
       ->capture_default_str();
-  run_command->add_option("--mode", run_options.modes, "dense_bf16, sparse_bf16 or sparse_w8a8; several, or all by default")
+  run_command->add_option("--mode", run_options.modes, "dense_bf16, sparse_bf16, sparse_w8a8 or sparse_w8a8_packed;\nseveral, or all by default")
       ->delimiter(',');
   run_command->add_option("--generate", run_options.generate, "Continue the text by N tokens instead")
       ->check(integer(1, kMaxTokens), "", "");

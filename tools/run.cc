@@ -26,9 +26,9 @@ std::vector<std::uint8_t> read_text(const std::string& path, const std::string& 
 std::string megabytes(double bytes) { return fmt::format("{:.1f} MB", bytes / 1e6); }
 
 void print_scores(const std::vector<std::pair<std::string, Score>>& scores) {
-  fmt::print("{:<14}{:>14}{:>14}{:>12}{:>14}\n", "mode", "bits per byte", "tokens per s", "selected", "cache memory");
+  fmt::print("{:<20}{:>14}{:>14}{:>12}{:>14}\n", "mode", "bits per byte", "tokens per s", "selected", "cache memory");
   for (const auto& [mode, s] : scores)
-    fmt::print("{:<14}{:>14.5f}{:>14.0f}{:>10.1f} %{:>14}\n", mode, s.bits_per_byte, s.tokens_per_second,
+    fmt::print("{:<20}{:>14.5f}{:>14.0f}{:>10.1f} %{:>14}\n", mode, s.bits_per_byte, s.tokens_per_second,
                100 * s.costs.selected_share(), megabytes(double(s.cache_bytes)));
   fmt::print("\nwhere the time went          ");
   for (const auto& [mode, s] : scores) fmt::print("{:>24}", mode);

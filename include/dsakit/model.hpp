@@ -15,12 +15,17 @@
 namespace dsakit {
 
 // How attention is computed, by name:
-//   "dense_bf16"   bf16 weights and caches, every visible position attended
-//   "sparse_bf16"  the same, attending the index_topk positions that lightning_indexer selects
-//   "sparse_w8a8"  int8 q_b_proj, wq_b and activations, int8 latent and index caches, quant_lightning_indexer
+//   "dense_bf16"          bf16 weights and caches, every visible position attended
+//   "sparse_bf16"         the same, attending the index_topk positions that lightning_indexer selects
+//   "sparse_w8a8"         int8 q_b_proj and wq_b and what they multiply, int8 latent and index caches: the PyPTO
+//                         operators mla_indexer_prolog_quant, sparse_flash_attention_quant
+//   "sparse_w8a8_packed"  int8 q_a_proj and kv_a_proj too, one packed row per token in the cache: the torch_npu operators
+//                         mla_prolog_v3, kv_quant_sparse_flash_attention
+// Both int8 modes select by quant_lightning_indexer.
 // In every mode a token has the same bits whichever way it was reached: prefill, chunks, or one by one.
 
-inline constexpr std::string_view kModes[] = {"dense_bf16", "sparse_bf16", "sparse_w8a8"};
+inline constexpr std::string_view kModes[] = {"dense_bf16", "sparse_bf16", "sparse_w8a8",
+                                              "sparse_w8a8_packed"};
 inline constexpr std::int64_t kDefaultPageSize = 128;
 
 /// What one operator has cost since the counting began. `bytes`: weights and cache rows read, each once per call.

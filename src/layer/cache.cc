@@ -28,9 +28,11 @@ LayerCache::State::State(const io::ModelConfig& c, bool indexer, Mode mode, std:
   if (page_size < 1 || page_size > kMostPositions)
     throw Error(Status::invalid_argument, "model", "page_size", "", "is " + std::to_string(page_size), "1..2147483647");
   const bool i8 = is_quantised(mode);
-  latent = {i8 ? DType::i8 : DType::bf16, c.kv_lora_rank, {}};
-  rope = {DType::bf16, c.qk_rope_head_dim, {}};
-  if (i8) latent_scale = {DType::f32, c.kv_lora_rank / latent_group(c.kv_lora_rank), {}};
+  const std::int64_t groups = c.kv_lora_rank / latent_group(c.kv_lora_rank), packed_row =
+      c.kv_lora_rank + std::int64_t(sizeof(bf16)) * c.qk_rope_head_dim + std::int64_t(sizeof(float)) * groups;
+  latent = {i8 ? DType::i8 : DType::bf16, is_packed(mode) ? packed_row : c.kv_lora_rank, {}};
+  if (!is_packed(mode)) rope = {DType::bf16, c.qk_rope_head_dim, {}};
+  if (i8 && !is_packed(mode)) latent_scale = {DType::f32, groups, {}};
   if (!is_sparse(mode) || !indexer) return;
   index_key = {i8 ? DType::i8 : DType::bf16, c.index_head_dim, {}};
   if (i8) index_scale = {DType::f16, 1, {}};

@@ -40,7 +40,7 @@ struct CachePool {
 struct LayerCache::State {
   Mode mode;
   std::int64_t page_size, length = 0;
-  CachePool latent, rope, latent_scale, index_key, index_scale;
+  CachePool latent, rope, latent_scale, index_key, index_scale;  // latent may be packed rows: all three in one
   std::vector<std::int32_t> table;  // a page for every page of capacity; pages are used in this order
   Scratch scratch;                  // of a layer that is run on its own; not copied
 

@@ -6,9 +6,13 @@
 #include <numeric>
 #include <string>
 
+#include "dsakit/dynamic_quant.hpp"
+#include "dsakit/kv_quant_sparse_flash_attention.hpp"
 #include "dsakit/lightning_indexer.hpp"
+#include "dsakit/lightning_indexer_prolog_quant.hpp"
 #include "dsakit/mla_indexer_prolog_quant.hpp"
 #include "dsakit/mla_prolog_quant.hpp"
+#include "dsakit/mla_prolog_v3.hpp"
 #include "dsakit/quant_lightning_indexer.hpp"
 #include "dsakit/sparse_flash_attention_quant.hpp"
 #include "layer/costs.hpp"
@@ -32,13 +36,14 @@ struct Chunk {
   std::int64_t rows = hidden.shape[0], first = cache.length, total = first + rows;
 
   bf16 *cos{}, *sin{}, *query_nope{}, *query_rope{}, *c_q{}, *index_query{}, *index_key{}, *attended{}, *values{};
-  std::int8_t *c_q_i8{}, *index_query_i8{};
+  std::int8_t *hidden_i8{}, *c_q_i8{}, *index_query_i8{};
   f16 *index_query_scale{}, *index_weights_f16{};
-  float *c_q_scale{}, *index_weights{}, *index_key_f32{}, *c_q_f32{}, *index_query_f32{},
+  float *hidden_scale{}, *c_q_scale{}, *index_weights{}, *index_key_f32{}, *c_q_f32{}, *index_query_f32{},
       *index_weights_rest{};
   std::int64_t* slots{};
 
   bool quantised() const { return is_quantised(cache.mode); }
+  bool packed() const { return is_packed(cache.mode); }
   bool scores() const { return is_sparse(cache.mode) && layer.indexer; }
 
   /// The arrays between the operators; measures when `memory` is null.
@@ -48,13 +53,15 @@ struct Chunk {
     cos = carver.take<bf16>(rows * dr);
     sin = carver.take<bf16>(rows * dr);
     slots = carver.take<std::int64_t>(rows);
-    query_nope = carver.take<bf16>(rows * n * c.kv_lora_rank);
-    query_rope = carver.take<bf16>(rows * n * dr);
+    query_nope = carver.take<bf16>(rows * n * (c.kv_lora_rank + (packed() ? dr : 0)));
+    query_rope = packed() ? query_nope + c.kv_lora_rank : carver.take<bf16>(rows * n * dr);
     attended = carver.take<bf16>(rows * n * c.kv_lora_rank);
     values = carver.take<bf16>(rows * n * c.v_head_dim);
     c_q = carver.take<bf16>(quantised() ? 0 : rows * c.q_lora_rank);
     c_q_i8 = carver.take<std::int8_t>(quantised() ? rows * c.q_lora_rank : 0);
     c_q_scale = carver.take<float>(rows);
+    hidden_i8 = carver.take<std::int8_t>(packed() ? rows * c.hidden_size : 0);
+    hidden_scale = carver.take<float>(packed() ? rows : 0);
     const std::int64_t exact = scores() && !quantised() ? rows : 0, coded = scores() && quantised() ? rows : 0;
     index_query = carver.take<bf16>(exact * ni * di);
     index_key = carver.take<bf16>(exact * di);
@@ -109,6 +116,95 @@ struct Chunk {
             .q_norm_scale_out = i8 ? tensor(c_q_scale, {rows, 1}) : tensor(c_q_scale, {0}),
             .query_nope_out = tensor(query_nope, {rows, n, c.kv_lora_rank}),
             .query_rope_out = tensor(query_rope, {rows, n, dr}),
+        },
+        context);
+  }
+
+  /// The same with int8 projections; one packed row per token.
+  void mla_prolog_packed() {
+    const std::int64_t n = c.num_attention_heads, dr = c.qk_rope_head_dim, he = c.hidden_size;
+    {
+      Timed timed(costs, "dynamic_quant", 0);
+      dynamic_quant({.input = hidden},
+                    {.y = tensor(hidden_i8, {rows, he}), .scale = tensor(hidden_scale, {rows})}, context);
+    }
+    Timed timed(costs, "mla_prolog_v3",
+                double(w.w_dq_i8.codes.bytes() + w.w_dkv_kr_i8.codes.bytes() + w.w_uk.bytes() +
+                       w.w_uq_qr_i8.codes.bytes()));
+    float clip_alpha = 1;
+    const auto channels = [](const QuantisedMatrix& m) { return tensor(m.scale.data(), {1, m.codes.view().n}); };
+    const auto joined = [&](bf16* first, std::int64_t width) {  // latent and rope part of a query row lie side by side
+      Tensor t = tensor(first, {rows, n, width});
+      t.stride = {n * (c.kv_lora_rank + dr), c.kv_lora_rank + dr, 1};
+      return t;
+    };
+    mla_prolog_v3(
+        {
+            .token_x = tensor(hidden_i8, {rows, he}),
+            .weight_dq = w.w_dq_i8.codes,
+            .weight_uq_qr = w.w_uq_qr_i8.codes,
+            .weight_uk = w.w_uk,
+            .weight_dkv_kr = w.w_dkv_kr_i8.codes,
+            .rmsnorm_gamma_cq = tensor(w.gamma_cq.data(), {c.q_lora_rank}),
+            .rmsnorm_gamma_ckv = tensor(w.gamma_ckv.data(), {c.kv_lora_rank}),
+            .rope_sin = tensor(sin, {rows, dr}),
+            .rope_cos = tensor(cos, {rows, dr}),
+            .kv_cache = cache.pages_of(cache.latent),
+            .cache_index = tensor(slots, {rows}),
+            .dequant_scale_x = tensor(hidden_scale, {rows, 1}),
+            .dequant_scale_w_dq = channels(w.w_dq_i8),
+            .dequant_scale_w_uq_qr = channels(w.w_uq_qr_i8),
+            .dequant_scale_w_dkv_kr = channels(w.w_dkv_kr_i8),
+            .k_nope_clip_alpha = tensor(&clip_alpha, {1}),
+            .rmsnorm_epsilon_cq = c.rms_norm_eps,
+            .rmsnorm_epsilon_ckv = c.rms_norm_eps,
+            .query_norm_flag = true,
+            .weight_quant_mode = 2,
+            .kv_cache_quant_mode = 3,
+            .ckvkr_repo_mode = 1,
+            .quant_scale_repo_mode = 1,
+            .tile_size = latent_group(c.kv_lora_rank),
+        },
+        {
+            .query = joined(query_nope, c.kv_lora_rank),
+            .query_rope = joined(query_rope, dr),
+            .query_norm = tensor(c_q_i8, {rows, c.q_lora_rank}),
+            .dequant_scale_q_norm = tensor(c_q_scale, {rows, 1}),
+        },
+        context);
+  }
+
+  /// Index query, key and head weights from the query that mla_prolog_v3 left.
+  void indexer_prolog() {
+    const std::int64_t ni = c.index_n_heads, di = c.index_head_dim, dr = c.qk_rope_head_dim;
+    const Tensor h = tensor(w.hadamard.data(), {di, di});
+    Timed timed(costs, "lightning_indexer_prolog_quant",
+                double(w.w_qb_i8.codes.bytes() + w.wk.bytes() + w.w_proj.bytes()));
+    lightning_indexer_prolog_quant(
+        {
+            .x = hidden,
+            .q_norm = tensor(c_q_i8, {rows, c.q_lora_rank}),
+            .q_norm_scale = tensor(c_q_scale, {rows, 1}),
+            .w_qb = w.w_qb_i8.codes,
+            .w_qb_scale = tensor(w.w_qb_i8.scale.data(), {ni * di, 1}),
+            .wk = w.wk,
+            .w_proj = w.w_proj,
+            .ln_gamma_k = tensor(w.ln_gamma_k.data(), {di}),
+            .ln_beta_k = tensor(w.ln_beta_k.data(), {di}),
+            .cos = tensor(cos, {rows, dr}),
+            .sin = tensor(sin, {rows, dr}),
+            .hadamard_q = h,
+            .hadamard_k = h,
+            .k_cache_index = tensor(slots, {rows}),
+            .layernorm_epsilon_k = kLayerNormEpsilon,
+            .rope_layout = c.indexer_rope_interleave ? "interleaved" : "half",
+        },
+        {
+            .q_int8 = tensor(index_query_i8, {rows, ni, di}),
+            .q_scale = tensor(index_query_scale, {rows, ni, 1}),
+            .k_cache = cache.pages_of(cache.index_key),
+            .k_scale_cache = cache.pages_of(cache.index_scale),
+            .weights = tensor(index_weights_f16, {rows, ni}),
         },
         context);
   }
@@ -252,6 +348,7 @@ struct Chunk {
     double listed = 0;
     for (std::int64_t i = 0; i < rows; ++i) listed += double(std::min(first + i + 1, k));
     if (costs) costs->selected += listed, costs->visible += visible();
+    if (packed()) return attend_packed(listed);
     Timed timed(costs, "sparse_flash_attention_quant", listed * row_bytes());
     const std::int32_t keys = std::int32_t(total);
     sparse_flash_attention_quant(
@@ -272,6 +369,34 @@ struct Chunk {
             .block_size = cache.page_size,
         },
         {.attention_out = tensor(attended, {1, rows, n, c.kv_lora_rank})}, context);
+  }
+
+  void attend_packed(double listed) {
+    const std::int64_t n = c.num_attention_heads, k = c.index_topk;
+    Timed timed(costs, "kv_quant_sparse_flash_attention", listed * row_bytes());
+    for (std::int64_t i = 0; i < rows && first + i + 1 < k; ++i)
+      selection[i * k + first + i + 1] = -1;  // the end of a list that is not full
+    const std::int32_t queries = std::int32_t(rows), keys = std::int32_t(total);
+    const Tensor key = cache.pages_of(cache.latent);
+    kv_quant_sparse_flash_attention(
+        {
+            .query = tensor(query_nope, {rows, n, c.kv_lora_rank + c.qk_rope_head_dim}),
+            .key = key,
+            .value = key,
+            .sparse_indices = tensor(selection, {rows, 1, k}),
+            .scale_value = layer.scale,
+            .key_quant_mode = 2,
+            .value_quant_mode = 2,
+            .block_table = cache.block_table(),
+            .actual_seq_lengths_query = tensor(&queries, {1}),
+            .actual_seq_lengths_kv = tensor(&keys, {1}),
+            .layout_query = "TND",
+            .layout_kv = "PA_BSND",
+            .attention_mode = 2,
+            .tile_size = latent_group(c.kv_lora_rank),
+            .rope_head_dim = c.qk_rope_head_dim,
+        },
+        {.attention_out = tensor(attended, {rows, n, c.kv_lora_rank})}, context);
   }
 
   /// Each head's latent through its W_UV, rounded to bf16, then the output projection.
@@ -317,9 +442,15 @@ void forward_chunk(const AttentionLayer::State& layer, const Tensor& hidden, con
               .selection = selection};
   chunk.carve(scratch.require(chunk.carve(nullptr)));
   chunk.place();
-  if (chunk.scores() && chunk.quantised()) chunk.mla_indexer_prolog();
-  else chunk.mla_prolog();
-  if (chunk.scores() && !chunk.quantised()) chunk.index_prolog();
+  if (chunk.packed()) {
+    chunk.mla_prolog_packed();
+    if (chunk.scores()) chunk.indexer_prolog();
+  } else if (chunk.scores() && chunk.quantised()) {
+    chunk.mla_indexer_prolog();
+  } else {
+    chunk.mla_prolog();
+    if (chunk.scores()) chunk.index_prolog();
+  }
   if (chunk.scores()) chunk.select();
   chunk.attend();
   chunk.project();

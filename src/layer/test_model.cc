@@ -36,9 +36,11 @@ TEST(Model, ScoresTextAsTheReferenceDoes) {
   const Score dense = tiny().score(text, 1024, "dense_bf16");
   const Score sparse = tiny().score(text, 1024, "sparse_bf16");
   const Score w8a8 = tiny().score(text, 1024, "sparse_w8a8");
+  const Score packed = tiny().score(text, 1024, "sparse_w8a8_packed");
   EXPECT_NEAR(dense.bits_per_byte, 1.38777, 0.0005);
   EXPECT_NEAR(sparse.bits_per_byte, 1.38758, 0.0005);
   EXPECT_NEAR(w8a8.bits_per_byte, sparse.bits_per_byte, 0.004);  // the sample is short
+  EXPECT_NEAR(packed.bits_per_byte, sparse.bits_per_byte, 0.004);
   EXPECT_LT(w8a8.bits_per_byte, dense.bits_per_byte + 0.02);
   EXPECT_EQ(dense.predictions, 4095);
   EXPECT_EQ(dense.costs.selected_share(), 1);
@@ -48,6 +50,7 @@ TEST(Model, ScoresTextAsTheReferenceDoes) {
     for (int n = 1; n <= 1024 - (w == 3); ++n) selected += std::min(n, 128), visible += n;
   EXPECT_DOUBLE_EQ(sparse.costs.selected_share(), selected / visible);
   EXPECT_LT(w8a8.cache_bytes, sparse.cache_bytes);
+  EXPECT_EQ(packed.cache_bytes, w8a8.cache_bytes);
 }
 
 TEST(Model, SameLogitsHoweverATokenIsReached) {

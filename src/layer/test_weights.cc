@@ -43,6 +43,7 @@ TEST(LayerWeights, TransposesAndSplits) {
   const io::ModelConfig c = small();
   const auto source = synthetic_source(7);
   LayerWeights w(c, true, synthetic_source(7));
+  w.prepare(Mode::dense_bf16);
   const auto q_a = source->matrix("q_a_proj.weight", 40, 72);
   const auto kv_b = source->matrix("kv_b_proj.weight", 3 * 44, 96);
   for (int i = 0; i < 72; ++i)
@@ -89,6 +90,9 @@ TEST(LayerWeights, AModeMakesOnlyWhatItNeeds) {
   EXPECT_FALSE(w.w_uq_qr_i8.codes);
   w.prepare(Mode::sparse_w8a8);
   EXPECT_TRUE(w.w_qb_i8.codes);
+  EXPECT_FALSE(w.w_dq_i8.codes);
+  w.prepare(Mode::sparse_w8a8_packed);
+  EXPECT_TRUE(w.w_dq_i8.codes);
   const std::size_t all = w.bytes();
   EXPECT_GT(all, sparse);
   w.prepare(Mode::sparse_bf16);

@@ -85,6 +85,13 @@ io::AlignedArray<bf16> load_q_b(const WeightSource& source, const io::ModelConfi
   return weight;
 }
 
+io::AlignedArray<bf16> load_kv_a(const WeightSource& source, const io::ModelConfig& c) {
+  const std::int64_t latent = c.kv_lora_rank, dr = c.qk_rope_head_dim, in = c.hidden_size;
+  auto weight = source.matrix("kv_a_proj_with_mqa.weight", latent + dr, in);
+  if (!c.rope_interleave) pair_up_rope_rows(weight.data() + latent * in, dr, in);
+  return weight;
+}
+
 }  // namespace
 
 io::AlignedArray<float> WeightSource::matrix_f32(const std::string& name, std::int64_t rows,
@@ -126,16 +133,8 @@ void quantise_rows(const bf16* weight, std::int64_t out, std::int64_t in, std::i
 LayerWeights::LayerWeights(const io::ModelConfig& c, bool indexer, std::unique_ptr<WeightSource> source)
     : config_(c), indexer_(indexer), source_(std::move(source)) {
   const std::int64_t n = c.num_attention_heads, d = c.qk_nope_head_dim, dv = c.v_head_dim, latent = c.kv_lora_rank;
-  w_dq = load(*source_, "q_a_proj.weight", c.q_lora_rank, c.hidden_size);
   gamma_cq = source_->vector_bf16("q_a_layernorm.weight", c.q_lora_rank);
   gamma_ckv = source_->vector_bf16("kv_a_layernorm.weight", latent);
-  {
-    const std::int64_t out = latent + c.qk_rope_head_dim;
-    auto weight = source_->matrix("kv_a_proj_with_mqa.weight", out, c.hidden_size);
-    if (!c.rope_interleave)
-      pair_up_rope_rows(weight.data() + latent * c.hidden_size, c.qk_rope_head_dim, c.hidden_size);
-    w_dkv_kr = transposed_matrix(weight.data(), out, c.hidden_size);
-  }
   {  // per head D rows that are W_UK as they lie, then Dv rows that are W_UV transposed
     const auto weight = source_->matrix("kv_b_proj.weight", n * (d + dv), latent);
     Tensor key = tensor(weight.data(), {n, d, latent});
@@ -151,6 +150,8 @@ LayerWeights::LayerWeights(const io::ModelConfig& c, bool indexer, std::unique_p
   const auto expect = [&](const char* name, std::int64_t out, std::int64_t in) {
     if (!source_->has(name)) source_->matrix(name, out, in);  // says what is missing
   };
+  expect("q_a_proj.weight", c.q_lora_rank, c.hidden_size);
+  expect("kv_a_proj_with_mqa.weight", latent + c.qk_rope_head_dim, c.hidden_size);
   expect("q_b_proj.weight", n * (d + c.qk_rope_head_dim), c.q_lora_rank);
   if (!indexer_) return;
   expect("indexer.wq_b.weight", c.index_n_heads * c.index_head_dim, c.q_lora_rank);
@@ -163,6 +164,17 @@ LayerWeights::LayerWeights(const io::ModelConfig& c, bool indexer, std::unique_p
 void LayerWeights::prepare(Mode mode) {
   std::lock_guard lock(mutex_);
   const io::ModelConfig& c = config_;
+  if (is_packed(mode) ? !w_dq_i8.codes : !w_dq) {
+    const std::int64_t out = c.kv_lora_rank + c.qk_rope_head_dim, in = c.hidden_size;
+    const auto dq = source_->matrix("q_a_proj.weight", c.q_lora_rank, in), dkv_kr = load_kv_a(*source_, c);
+    if (is_packed(mode)) {
+      w_dq_i8 = quantised_matrix(dq.data(), c.q_lora_rank, in);
+      w_dkv_kr_i8 = quantised_matrix(dkv_kr.data(), out, in);
+    } else {
+      w_dq = transposed_matrix(dq.data(), c.q_lora_rank, in);
+      w_dkv_kr = transposed_matrix(dkv_kr.data(), out, in);
+    }
+  }
   if (is_quantised(mode) ? !w_uq_qr_i8.codes : !w_uq_qr) {
     const std::int64_t out = c.num_attention_heads * (c.qk_nope_head_dim + c.qk_rope_head_dim);
     const auto weight = load_q_b(*source_, c);
@@ -187,10 +199,11 @@ std::size_t LayerWeights::bytes() const {
   std::lock_guard lock(mutex_);
   std::size_t sum = (gamma_cq.size() + gamma_ckv.size() + hadamard.size()) * sizeof(bf16);
   for (const Matrix* m :
-       {&w_dq, &w_dkv_kr, &w_uk, &w_uv, &w_o, &w_uq_qr, &w_uq_qr_i8.codes, &wk, &w_proj, &w_proj_rest, &w_qb,
-        &w_qb_i8.codes})
+       {&w_uk, &w_uv, &w_o, &w_dq, &w_dkv_kr, &w_dq_i8.codes, &w_dkv_kr_i8.codes, &w_uq_qr, &w_uq_qr_i8.codes, &wk,
+        &w_proj, &w_proj_rest, &w_qb, &w_qb_i8.codes})
     sum += m->bytes();
-  for (const auto* f : {&w_uq_qr_i8.scale, &w_qb_i8.scale, &ln_gamma_k, &ln_beta_k}) sum += f->size() * sizeof(float);
+  for (const auto* f :
+       {&w_dq_i8.scale, &w_dkv_kr_i8.scale, &w_uq_qr_i8.scale, &w_qb_i8.scale, &ln_gamma_k, &ln_beta_k}) sum += f->size() * sizeof(float);
   return sum;
 }
 

@@ -70,15 +70,17 @@ class LayerWeights {
   void prepare(Mode mode);
   std::size_t bytes() const;
 
-  Matrix w_dq, w_dkv_kr, w_uk, w_uv, w_o;  // w_uk [N, D, Hckv], w_uv [N, Hckv, Dv]
+  Matrix w_uk, w_uv, w_o;  // w_uk [N, D, Hckv], w_uv [N, Hckv, Dv]
   io::AlignedArray<bf16> gamma_cq, gamma_ckv;
-  Matrix w_uq_qr;              // bf16 modes
-  QuantisedMatrix w_uq_qr_i8;  // sparse_w8a8
+  Matrix w_dq, w_dkv_kr;                // all but sparse_w8a8_packed
+  QuantisedMatrix w_dq_i8, w_dkv_kr_i8;  // sparse_w8a8_packed
+  Matrix w_uq_qr;                       // bf16 modes
+  QuantisedMatrix w_uq_qr_i8;           // int8 modes
   Matrix wk, w_proj;           // sparse modes, layers with an indexer; the same for those below
   io::AlignedArray<float> ln_gamma_k, ln_beta_k;
   Matrix w_qb;              // sparse_bf16
   Matrix w_proj_rest;       // sparse_bf16: what rounding took off w_proj; empty when that was nothing
-  QuantisedMatrix w_qb_i8;  // sparse_w8a8
+  QuantisedMatrix w_qb_i8;  // int8 modes
   std::vector<bf16> hadamard;
 
  private:
