@@ -111,7 +111,8 @@ bool is_lengths(std::string_view parameter) {
 bool is_weight(std::string_view parameter) {
   static constexpr std::string_view kWeights[] = {"w_dq", "w_uq_qr", "w_uk",   "w_dkv_kr",
                                                   "w_qb", "wk",      "w_proj", "weight"};
-  return std::find(std::begin(kWeights), std::end(kWeights), parameter) != std::end(kWeights);
+  return parameter.starts_with("weight_") ||
+         std::find(std::begin(kWeights), std::end(kWeights), parameter) != std::end(kWeights);
 }
 
 /// Lowest and one past the highest byte, relative to data; strides may be negative. Far out where 64 bits do not do.
@@ -227,16 +228,17 @@ Tensor Arrays::any(PyObject* object, const char* parameter) {
   Torch* const maybe_torch = torch_module();
   Kind kind = Kind::other;
   Tensor t;
+  const bool tensor = maybe_torch && PyObject_TypeCheck(object, maybe_torch->tensor);
   if (PyObject_TypeCheck(object, np().array)) {
     kind = Kind::numpy;
     t = numpy(object, parameter);
-  } else if (maybe_torch && PyObject_TypeCheck(object, maybe_torch->tensor)) {
+  } else if (is_weight(parameter) && (!tensor || strict_) && nb::isinstance(object, fractal_type)) {
+    t = fractal_nz(object, parameter);  // a tensor is row-major inside: strict wants it as it says it is
+  } else if (tensor) {
     kind = Kind::torch;
     t = torch(object, parameter);
   } else if (is_weight(parameter) && nb::isinstance<PackedWeight>(object)) {
     t = nb::cast<const PackedWeight&>(nb::handle(object)).tensor();
-  } else if (is_weight(parameter) && nb::isinstance(object, fractal_type)) {
-    t = fractal_nz(object, parameter);
   } else if (PyCapsule_CheckExact(object) || PyObject_HasAttrString(object, "__dlpack__")) {
     t = dlpack(object, parameter);
   } else {

@@ -19,7 +19,7 @@ namespace nb = nanobind;
 /// int32 lengths from lists, contiguous copies of reversed views, DLPack exports.
 class Arrays {
  public:
-  explicit Arrays(const char* op) : op_(op) {}
+  explicit Arrays(const char* op, bool strict = false) : op_(op), strict_(strict) {}
   ~Arrays();
   Arrays(const Arrays&) = delete;
   Arrays& operator=(const Arrays&) = delete;
@@ -47,6 +47,7 @@ class Arrays {
   std::byte* memory(std::size_t bytes);
 
   const char* op_;
+  bool strict_;
   Kind first_ = Kind::none;
   std::vector<nb::object> objects_;
   std::vector<std::unique_ptr<std::byte[]>> memory_;

@@ -24,11 +24,13 @@ namespace {
 struct Field {
   const char* name;
   Role role;
-  int twin = -1;             // of "x_out": the field "x" whose memory is used when x_out is absent; and back
-  std::ptrdiff_t place = 0;  // in Outs: results come in the order of its members
+  int twin = -1;  // of "x_out": the field "x", whose memory infer() may choose when x_out is absent; and back
+  std::ptrdiff_t place = -1;  // of a member of Outs: results come in the order of the members
   nb::object default_value = nb::none();
 
-  bool result() const { return role == Role::inout || role == Role::out; }
+  bool result() const { return place >= 0; }
+  bool required() const { return role == Role::in || role == Role::inout; }
+  bool written() const { return role == Role::inout || role == Role::inout_opt || role == Role::out; }
 };
 
 template <class Args, class Outs>
@@ -46,8 +48,9 @@ const std::vector<Field>& fields_of() {
         if (!value.empty()) field.default_value = nb::cast(value);
       } else if constexpr (!std::is_same_v<Value, Tensor>) {
         field.default_value = nb::cast(value);
-      } else if (field.result()) {
-        field.place = reinterpret_cast<char*>(&value) - reinterpret_cast<char*>(&outs);
+      } else {
+        const char *at = reinterpret_cast<char*>(&value), *begin = reinterpret_cast<char*>(&outs);
+        if (at >= begin && at < begin + sizeof outs) field.place = at - begin;
       }
       all->push_back(field);
     });
@@ -105,6 +108,24 @@ void read(Arrays& arrays, PyObject* object, const char* name, Level& value) {
   value = level == "strict" ? Level::strict : Level::portable;
 }
 
+/// Whether `level` says so; what else it says is looked at in its turn.
+bool is_strict(const std::vector<Field>& fields, const nb::tuple& slots) {
+  for (std::size_t f = 0; f < fields.size(); ++f)
+    if (std::string_view(fields[f].name) == "level") {
+      PyObject* level = PyTuple_GET_ITEM(slots.ptr(), Py_ssize_t(f));
+      return PyUnicode_Check(level) && PyUnicode_CompareWithASCIIString(level, "strict") == 0;
+    }
+  return false;
+}
+
+/// What the library accepted with a word, as UserWarnings, each once in the life of the process.
+void issue_warnings() {
+  static std::size_t issued = 0;  // guarded by the GIL
+  const std::vector<std::string> sentences = context().warnings();
+  while (issued < sentences.size())
+    if (PyErr_WarnEx(PyExc_UserWarning, sentences[issued++].c_str(), 2) != 0) throw nb::python_error();
+}
+
 /// One call: Python objects in the order of for_each_field -> results in the order of the members of Outs.
 template <class Args, class Outs, class Run>
 nb::object call(const char* op, const nb::tuple& slots, Run run) {
@@ -112,22 +133,24 @@ nb::object call(const char* op, const nb::tuple& slots, Run run) {
   auto given = [&](std::size_t i) { return PyTuple_GET_ITEM(slots.ptr(), Py_ssize_t(i)); };
   Args args{};
   Outs outs{};
-  Arrays arrays(op);
+  Arrays arrays(op, is_strict(fields, slots));
   std::string dtype;
   for (std::size_t f = 0; f < fields.size(); ++f)  // the first row of every operator's validation table
-    if ((fields[f].role == Role::in || fields[f].role == Role::inout) && given(f) == Py_None)
+    if (fields[f].required() && given(f) == Py_None)
       arrays.refuse(Status::invalid_argument, fields[f].name, "is missing", "a tensor");
   std::size_t i = 0;
   bool complete = true;
+  std::vector<const void*> data(fields.size());  // of the tensors given
   for_each_field(args, outs, [&](const char* name, auto& value, Role) {
     const Field& field = fields[i];
-    PyObject* object = given(i++);
+    PyObject* object = given(i);
     using Value = std::remove_cvref_t<decltype(value)>;
     if constexpr (std::is_same_v<Value, Tensor>) {
       if (field.role == Role::out && object == Py_None) complete = false;
-      else value = arrays.read(object, name, field.result() || (field.twin >= 0 && given(field.twin) == Py_None));
+      else value = arrays.read(object, name, field.written() || (field.twin >= 0 && given(field.twin) == Py_None));
+      data[i] = value.data;
     } else if constexpr (std::is_same_v<Value, std::string_view>) {
-      if (!field.default_value.is_none()) {
+      if (!field.default_value.is_none() && !std::string_view(name).ends_with("dtype")) {
         value = text(arrays, object, name);
       } else if (object != Py_None) {  // "" is what the library has for an absent dtype
         value = dtype = dtype_name(object);
@@ -136,6 +159,7 @@ nb::object call(const char* op, const nb::tuple& slots, Run run) {
     } else {
       read(arrays, object, name, value);
     }
+    ++i;
   });
   if (!complete) {
     nb::gil_scoped_release release;
@@ -154,9 +178,9 @@ nb::object call(const char* op, const nb::tuple& slots, Run run) {
     if constexpr (std::is_same_v<std::remove_cvref_t<decltype(value)>, Tensor>) {
       if (field.result()) {
         nb::object object = nb::borrow(given(i));
-        if (object.is_none() && field.twin >= 0) {
+        if (object.is_none() && field.twin >= 0 && (!value || value.data == data[std::size_t(field.twin)])) {
           object = nb::borrow(given(field.twin));
-        } else if (object.is_none() && field.role == Role::out) {
+        } else if (object.is_none() && field.role == Role::out && value) {
           object = arrays.allocate(value, name);
           value = arrays.read(object.ptr(), name, true);
         }
@@ -178,17 +202,36 @@ nb::object call(const char* op, const nb::tuple& slots, Run run) {
   return tuple;
 }
 
+/// The documented roundings of the softmax probabilities, for comparison: only references of sparse attention have
+/// them.
+reference::ProbabilityRounding rounding_of(const char* op, std::string_view name) {
+  using enum reference::ProbabilityRounding;
+  if (name == "none") return none;
+  if (name == "normalised") return normalised;
+  if (name == "unnormalised_tile2048") return unnormalised_tile2048;
+  throw Error(Status::invalid_argument, op, "p_rounding", "", "is \"" + std::string(name.substr(0, 120)) + "\"",
+              "\"none\", \"normalised\" or \"unnormalised_tile2048\"");
+}
+
 template <class Args, class Outs, class Fast, class Reference>
 void bind(nb::module_& m, nb::dict& operators, const char* name, Fast fast, Reference reference) {
   nb::list fields;
   for (const Field& field : fields_of<Args, Outs>())
-    fields.append(nb::make_tuple(field.name, field.role == Role::in || field.role == Role::inout, field.default_value));
+    fields.append(nb::make_tuple(field.name, field.required(), field.default_value));
   operators[name] = nb::make_tuple(positional(Args{}), fields);
-  const auto with = [=](auto run) {
-    return [=](const nb::tuple& slots) { return call<Args, Outs>(name, slots, run); };
-  };
-  m.def(name, with(fast));
-  m.def((std::string(name) + "_reference").c_str(), with(reference));
+  m.def(name, [=](const nb::tuple& slots) {
+    auto results = call<Args, Outs>(name, slots, fast);
+    issue_warnings();  // not of the reference, which needs no context
+    return results;
+  });
+  m.def((std::string(name) + "_reference").c_str(),
+        [=](const nb::tuple& slots) { return call<Args, Outs>(name, slots, reference); });
+  using Rounding = reference::ProbabilityRounding;
+  if constexpr (requires(Args a, Outs o) { reference(a, o, Rounding::none); })
+    m.def((std::string(name) + "_rounded").c_str(), [=](const nb::tuple& slots, std::string_view rounding) {
+      const Rounding r = rounding_of(name, rounding);
+      return call<Args, Outs>(name, slots, [=](const Args& a, const Outs& o) { reference(a, o, r); });
+    });
 }
 
 }  // namespace
@@ -198,26 +241,12 @@ void bind_operators(nb::module_& m) {
 #define DSAKIT_OP(name, Type)                                                                               \
   bind<Type##Args, Type##Outs>(                                                                             \
       m, operators, #name, [](const Type##Args& a, const Type##Outs& o) { dsakit::name(a, o, context()); }, \
-      [](const Type##Args& a, const Type##Outs& o) { dsakit::reference::name(a, o); });
+      [](const Type##Args& a, const Type##Outs& o, auto... rounding)                                        \
+          -> decltype(dsakit::reference::name(a, o, rounding...)) { dsakit::reference::name(a, o, rounding...); });
 #include "ops/ops.inc"
 #undef DSAKIT_OP
   m.attr("operators") = operators;
-
-  // The documented roundings of the softmax probabilities, for comparison: only the reference has them.
-  using Rounding = reference::ProbabilityRounding;
-  using Args = SparseFlashAttentionQuantArgs;
-  using Outs = SparseFlashAttentionQuantOuts;
-  m.def("sparse_flash_attention_quant_rounded", [](const nb::tuple& slots, std::string_view rounding) {
-    const char* op = "sparse_flash_attention_quant";
-    if (rounding != "none" && rounding != "normalised" && rounding != "unnormalised_tile2048")
-      throw Error(Status::invalid_argument, op, "p_rounding", "", "is \"" + std::string(rounding.substr(0, 120)) + "\"",
-                  "\"none\", \"normalised\" or \"unnormalised_tile2048\"");
-    const Rounding r = rounding == "normalised" ? Rounding::normalised
-                       : rounding == "none"     ? Rounding::none
-                                                : Rounding::unnormalised_tile2048;
-    const auto run = [r](const Args& a, const Outs& o) { reference::sparse_flash_attention_quant(a, o, r); };
-    return call<Args, Outs>(op, slots, run);
-  });
+  m.def("dtype_name", [](nb::handle dtype) { return dtype_name(dtype.ptr()); }, nb::arg("dtype").none());
 
   // The PyPTO forms name an output cache beside the input cache: the same memory (separate: False), or other memory
   // that receives a copy, once `check` has nothing to refuse. mla_prolog_quant does this itself.
@@ -225,17 +254,18 @@ void bind_operators(nb::module_& m) {
     using namespace lightning_indexer_prolog_quant_op;
     call<LightningIndexerPrologQuantArgs, LightningIndexerPrologQuantOuts>("lightning_indexer_prolog_quant", slots,
                                                                            [](const auto& args, const auto& outs) {
-                                                                             check(args, outs);
+                                                                             const auto problem = check(args, outs);
                                                                              if (context().check_values())
-                                                                               check_values(args);
+                                                                               check_values(args, problem);
                                                                            });
   });
   m.def("mla_indexer_prolog_quant_check", [](const nb::tuple& slots) {
     using namespace mla_indexer_prolog_quant_op;
     call<MlaIndexerPrologQuantArgs, MlaIndexerPrologQuantOuts>("mla_indexer_prolog_quant", slots,
                                                                [](const auto& args, const auto& outs) {
-                                                                 check(args, outs);
-                                                                 if (context().check_values()) check_values(args);
+                                                                 const auto problem = check(args, outs);
+                                                                 if (context().check_values())
+                                                                   check_values(args, problem);
                                                                });
   });
   m.def("separate", [](const char* op, const char* in_name, nb::handle in, const char* out_name, nb::handle out) {

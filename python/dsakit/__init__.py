@@ -6,7 +6,7 @@ they lie, caches are updated in place, and results come in the kind of the first
 the readable twins of the operators under the same names.
 """
 
-from . import pypto, reference
+from . import ops, pypto, reference
 from ._core import (
     Layer,
     Model,
@@ -19,6 +19,7 @@ from ._core import (
     set_num_threads,
 )
 from .errors import Error
+from .kv_rows import empty_kv_rows
 from .operators import *  # noqa: F403 - the operators, by the list of the library
 from .operators import __all__ as _operators
 from .weights import FractalNZ, format_cast, npu_format_cast
@@ -30,11 +31,13 @@ __all__ = [
     "Model",
     "PackedWeight",
     "__version__",
+    "empty_kv_rows",
     "format_cast",
     "get_num_threads",
     "info",
     "load_safetensors",
     "npu_format_cast",
+    "ops",
     "pack_weight",
     "pypto",
     "reference",

@@ -33,6 +33,11 @@ for _builtin, _statuses in _BUILTINS.items():
     _CLASSES |= dict.fromkeys(_statuses.split(), _class)
 
 
+def shown(value):
+    """A caller's value in a sentence: on one line, cut."""
+    return " ".join(repr(value).split())[:120]
+
+
 def raise_error(status, operator, parameter, position, got, wanted, reason="", sentence=None):
     error = _CLASSES.get(status, Error)(sentence or f"{operator}: {parameter}{position} {got}, wanted {wanted}")
     error.status, error.operator, error.parameter, error.position = status, operator, parameter, position

@@ -27,14 +27,16 @@ def test_run_reports_every_mode_and_agrees_with_the_package():
     text = (TINY / "heldout.txt").read_bytes()[:3000]
     report = json.loads(dsakit_command("run", TINY, "--text", "-", "--context", 512, "--json", stdin=text))
     modes = report["modes"]
-    assert list(modes) == ["dense_bf16", "sparse_bf16", "sparse_w8a8"]
+    assert list(modes) == ["dense_bf16", "sparse_bf16", "sparse_w8a8", "sparse_w8a8_packed"]
     for mode in modes.values():
         assert 0.5 < mode["bits_per_byte"] < 3 and mode["tokens_per_second"] > 0 and mode["cache_bytes"] > 0
         assert mode["predictions"] == len(text) - 1
         assert all(op["seconds"] >= 0 and op["bytes"] >= 0 and op["calls"] > 0 for op in mode["operators"].values())
     assert modes["dense_bf16"]["selected_share"] == 1 and modes["sparse_w8a8"]["selected_share"] < 0.7
     assert "quant_lightning_indexer" in modes["sparse_w8a8"]["operators"]
-    assert abs(modes["sparse_w8a8"]["bits_per_byte"] - modes["sparse_bf16"]["bits_per_byte"]) < 0.01
+    assert "kv_quant_sparse_flash_attention" in modes["sparse_w8a8_packed"]["operators"]
+    for mode in ("sparse_w8a8", "sparse_w8a8_packed"):
+        assert abs(modes[mode]["bits_per_byte"] - modes["sparse_bf16"]["bits_per_byte"]) < 0.01
 
     # Windows of 512 by hand.
     import numpy as np
@@ -56,6 +58,7 @@ def test_reference_figures_on_the_whole_text():
     assert abs(bits["dense_bf16"] - 1.69020) < 5e-4  # transformers, float32
     assert abs(bits["sparse_bf16"] - 1.69044) < 5e-4
     assert abs(bits["sparse_w8a8"] - bits["sparse_bf16"]) <= 0.002
+    assert abs(bits["sparse_w8a8_packed"] - bits["sparse_bf16"]) <= 0.003
     assert bits["sparse_w8a8"] <= bits["dense_bf16"] + 0.02
 
 

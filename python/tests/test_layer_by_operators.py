@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The quantised layer of a checkpoint, put together again from the file and the public operators: same selection, and
+"""The quantised layers of a checkpoint, put together again from the file and the public operators: same selection, and
 an output that differs by no more than the order of the last two sums."""
 import math
 import pathlib
 
 import ml_dtypes
 import numpy as np
+import pytest
 
 import dsakit
 
@@ -34,7 +35,8 @@ def hadamard(n):
     return (h / math.sqrt(n)).astype(BF16)
 
 
-def test_quantised_layer():
+@pytest.mark.parametrize("mode", ["sparse_w8a8", "sparse_w8a8_packed"])
+def test_quantised_layer(mode):
     file = dsakit.load_safetensors(str(TINY / "model.safetensors"))
     layer = 1
     w = {k.removeprefix(f"model.layers.{layer}.self_attn."): v for k, v in file.items()
@@ -55,24 +57,43 @@ def test_quantised_layer():
     kv, kr, ks, ik, iks = cache(HCKV, np.int8), cache(DR, BF16), cache(HCKV // 128, F32), cache(DI, np.int8), cache(1, np.float16)
     h = hadamard(DI)
 
-    q_norm, q_norm_scale, q_nope, q_rope, *_ = dsakit.mla_prolog_quant(
-        x, transposed["q_a_proj"], uq, uq_scale, np.ascontiguousarray(kv_b[:, :D]), transposed["kv_a_proj_with_mqa"],
-        w["q_a_layernorm.weight"], w["kv_a_layernorm.weight"], cos, sin, slots, kv, kr, ks, epsilon_cq=1e-6, epsilon_ckv=1e-6)
+    packed = cache(HCKV + 2 * DR + 4 * (HCKV // 128), np.int8)
+    w_uk = np.ascontiguousarray(kv_b[:, :D])
+    gammas = w["q_a_layernorm.weight"], w["kv_a_layernorm.weight"]
+    if mode == "sparse_w8a8":
+        q_norm, q_norm_scale, q_nope, q_rope, *_ = dsakit.mla_prolog_quant(
+            x, transposed["q_a_proj"], uq, uq_scale, w_uk, transposed["kv_a_proj_with_mqa"], *gammas, cos, sin, slots,
+            kv, kr, ks, epsilon_cq=1e-6, epsilon_ckv=1e-6)
+    else:
+        dq, dq_scale = per_channel(transposed["q_a_proj"])
+        dkv, dkv_scale = per_channel(transposed["kv_a_proj_with_mqa"])
+        x_codes, x_scale = dsakit.dynamic_quant(x)
+        q_nope, q_rope, _, q_norm, q_norm_scale = dsakit.mla_prolog_v3(
+            x_codes, dq, uq, w_uk, dkv, *gammas, sin, cos, packed, None, cache_index=slots, dequant_scale_x=x_scale[:, None],
+            dequant_scale_w_dq=dq_scale.T, dequant_scale_w_uq_qr=uq_scale.T, dequant_scale_w_dkv_kr=dkv_scale.T,
+            k_nope_clip_alpha=np.ones(1, F32), rmsnorm_epsilon_cq=1e-6, rmsnorm_epsilon_ckv=1e-6, query_norm_flag=True,
+            weight_quant_mode=2, kv_cache_quant_mode=3, ckvkr_repo_mode=1, quant_scale_repo_mode=1)
     q_int8, q_scale, _, _, head_weights = dsakit.lightning_indexer_prolog_quant(
         x, q_norm, q_norm_scale, qb, qb_scale, transposed["indexer.wk"], transposed["indexer.weights_proj"],
         w["indexer.k_norm.weight"].astype(F32), w["indexer.k_norm.bias"].astype(F32), cos, sin, h, h, ik, iks, slots)
     selection = dsakit.quant_lightning_indexer(
         q_int8, ik, head_weights, q_scale, iks, actual_seq_lengths_query=[length], actual_seq_lengths_key=[length],
         block_table=table[None], layout_query="TND", layout_key="PA_BSND", sparse_count=K)
-    attended = dsakit.sparse_flash_attention_quant(
-        q_nope, q_rope, kv, kr, ks, selection, table[None], [length], b=1, s1=length, nq=N, softmax_scale=(D + DR) ** -0.5,
-        topk=K, block_size=page)
+    if mode == "sparse_w8a8":
+        attended = dsakit.sparse_flash_attention_quant(
+            q_nope, q_rope, kv, kr, ks, selection, table[None], [length], b=1, s1=length, nq=N,
+            softmax_scale=(D + DR) ** -0.5, topk=K, block_size=page)[0]
+    else:
+        attended = dsakit.kv_quant_sparse_flash_attention(
+            np.concatenate([q_nope, q_rope], axis=-1), packed, packed, selection, (D + DR) ** -0.5, 2, 2,
+            block_table=table[None], actual_seq_lengths_query=[length], actual_seq_lengths_kv=[length], layout_query="TND",
+            layout_kv="PA_BSND", attention_mode=2)
 
-    values = np.einsum("tnc,nvc->tnv", attended[0].astype(F32), kv_b[:, D:].astype(F32)).astype(BF16)
+    values = np.einsum("tnc,nvc->tnv", attended.astype(F32), kv_b[:, D:].astype(F32)).astype(BF16)
     wanted = values.reshape(length, N * DV).astype(F32) @ w["o_proj.weight"].astype(F32).T
 
     got_selection = np.full((length, K), -1, np.int32)
-    ours = dsakit.Layer(str(TINY), layer, mode="sparse_w8a8", page_size=page)
+    ours = dsakit.Layer(str(TINY), layer, mode=mode, page_size=page)
     got = np.asarray(ours.prefill(x, out=np.empty((length, HE), F32), selection=got_selection))
 
     selection = selection[:, 0]

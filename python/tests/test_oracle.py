@@ -6,11 +6,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from oracle import cases, indexer, layouts, rows
+from oracle import cases, indexer, layouts, mla_prolog_v3, rows
 from oracle.indexer_prolog import judge_indexer_prolog
 from oracle.mla_prolog import judge_mla_prolog
+from oracle.mla_prolog_v3 import ROWS, judge_mla_prolog_v3
+from oracle.mla_prolog_v3_cases import mla_prolog_v3 as v3_case
 from oracle.quantise import dynamic_quant
-from oracle.rounding import bf16, f16, fma32, i8
+from oracle.rounding import bf16, f16, fma32, i8, i8_away
 from oracle.rows import F
 from oracle.sparse_attention import attend
 
@@ -101,6 +103,45 @@ def test_prolog_e1_e4_e8_e11_e12():
     assert rows.rowq_p(np.array([1, 0.30315], F))[0].tolist() == [127, 39]
     zero_codes, zero_scale = rows.rowq_p(np.array([1e-38, 0], F))
     assert zero_codes.tolist() == [0, 0] and zero_scale == 0
+
+
+def test_prolog_e2_e3_e9_e10():
+    assert i8_away([2.5, -2.5, 2.4995, 127.6, -200]).tolist() == [3, -3, 3, 127, -128]
+    z = np.array([4, -1.5, 0.75, -2], F)
+    codes, scale = rows.tile_rule(z, 0.5)
+    assert codes(z).tolist() == [127, -95, 48, -127] and bits(scale) == ["0x3c810204"]
+    assert i8(np.array([1.5 * 3, 0.5 * 5, 40 * 4, -40 * 4], F)).tolist() == [4, 2, 127, -128]
+    scale = F(3) / F(127)
+    assert bits([scale, F(2) / scale]) == ["0x3cc18306", "0x42a95555"] and bf16(F(0.75) * (F(2) / scale)) == 63.5
+    assert rows.rowq(np.array([0.8125, -0.40625, 0.10009765625, 0.796875, 0], F))[0].tolist() == [127, -64, 16, 125, 0]
+    assert bits(rows.rowq(np.array([0.8125], F))[1]) == ["0x3bd1a347"]
+    x, g = np.array([1, -2, 2, 4], F), np.array([1, 0.5, 1, 2], F)
+    assert bits(rows.norm(x, g, 1e-5)) == ["0x3eccccc3", "0xbeccccc3", "0x3f4cccc3", "0x404cccc3"]
+    assert bits(rows.root(x, 1e-5)) == bits(F(2.500002))
+
+
+def test_prolog_e5_e7_e13_places():
+    for dtype, h, column, offset in ((BF16, 512, 100, 144068), (np.int8, 512, 100, 144772), (BF16, 64, 40, 21192)):
+        cache = np.zeros(3 * 128 * h, dtype)
+        cache[offset] = 1
+        found = np.argwhere(mla_prolog_v3.nz_block_to_rows(cache.reshape(3, 128, 1, h)).astype(F))
+        assert found.tolist() == [[300, column]]
+    assert mla_prolog_v3.packed_width(512, 64, 128) == 656
+    row = np.zeros((1, 656), np.int8)
+    row.view(np.uint8)[0, [518, 519]] = 0x20, 0xC0
+    row.view(np.uint8)[0, 644:648] = 0x06, 0x83, 0xC1, 0x3C
+    row[0, 130] = 5
+    codes, rope_row, scales = mla_prolog_v3.split_rows(row, 512, 64)
+    assert codes[0, 130] == 5 and rope_row[0, 3] == BF16(-2.5) and bits(scales[0, 1]) == ["0x3cc18306"]
+    assert (mla_prolog_v3.join_rows(codes, rope_row, scales) == row).all()
+    given = dict(
+        token_x=np.zeros((263, 1)),
+        actual_seq_len=[130, 135, 135, 263],
+        cache_mode="PA_BLK_BSND",
+        cache_index=np.array([7, 2, 5, 0]),
+    )
+    slots = {token: slot for slot, token in mla_prolog_v3.destinations(given, 128).items()}
+    assert [slots[t] for t in (0, 127, 128, 129, 130, 134, 135, 262)] == [896, 1023, 256, 257, 640, 644, 0, 127]
 
 
 def test_nz_offsets():
@@ -201,3 +242,104 @@ def test_indexer_prolog_judge(flaw):
     else:
         with pytest.raises(AssertionError):
             judge_indexer_prolog(given, got, before)
+
+
+def plain_mla_prolog_v3(row, g, before, flaw=None):
+    """PA_BSND, fp32 evaluation in numpy with every rounding that the page names."""
+    n = {k: np.asarray(v).astype(F) if isinstance(v, np.ndarray) else v for k, v in g.items()}
+    heads, d, latent = n["weight_uk"].shape
+    layout = "half" if flaw == "rope layout" else "interleaved_to_half"
+    vector = lambda name: n[name].reshape(-1)
+
+    def project(weight, scale):
+        if not row.int8_tokens:
+            return bf16(n["token_x"] @ n[weight]).astype(F)
+        tok, chan = vector("dequant_scale_x")[:, None], vector(scale)
+        tok, chan = (chan, tok) if flaw == "channel scale first" else (tok, chan)
+        return rows.deq(n["token_x"].astype(np.float64) @ n[weight].astype(np.float64), tok, chan)
+
+    norm = rows.norm_p if flaw == "norm of the other family" else rows.norm
+    cq = norm(project("weight_dq", "dequant_scale_w_dq"), n["rmsnorm_gamma_cq"], 1e-5) * F(g.get("qc_qr_scale", 1))
+    if row.weights_int8:
+        cq = bf16(cq).astype(F) if flaw == "bf16 before token codes" else cq
+        cq = cq * vector("smooth_scales_cq") if "smooth_scales_cq" in g else cq
+        query_norm, scale = (rows.rowq_p if flaw == "scale 1/(127/a)" else rows.rowq)(cq)
+        acc = query_norm.astype(np.float64) @ n["weight_uq_qr"].astype(np.float64)
+        m2 = rows.deq(acc, scale[:, None], vector("dequant_scale_w_uq_qr"))
+    else:
+        query_norm, scale = bf16(cq).astype(BF16), np.zeros(0, F)
+        m2 = bf16(query_norm.astype(F) @ n["weight_uq_qr"]).astype(F)
+    m2 = m2.reshape(len(cq), heads, -1)
+    q = bf16(np.einsum("thd,hdl->thl", bf16(m2[..., :d]).astype(F), n["weight_uk"]))
+    rope_in = bf16(m2[..., d:]) if flaw == "bf16 before query rope" else m2[..., d:]
+    r = bf16(rows.rope(rope_in, n["rope_cos"][:, None], n["rope_sin"][:, None], layout))
+    dq = np.zeros(0, F)
+    if row.int8_query:
+        a = np.abs(q).max(axis=-1, keepdims=True)
+        m, _ = rows.multiplier(a)
+        codes = q.astype(F) * m
+        q, dq = (i8 if flaw == "query ties to even" else i8_away)(codes), (a.astype(F) / F(127))
+        if flaw != "query rope not rescaled":
+            r = bf16(r.astype(F) * (vector("quant_scale_ckv")[0] / dq))
+    kv = project("weight_dkv_kr", "dequant_scale_w_dkv_kr")
+    ckv = norm(kv[:, :latent], n["rmsnorm_gamma_ckv"], 1e-5) * F(g.get("kc_scale", 1))
+    kr = rows.rope(kv[:, latent:], n["rope_cos"], n["rope_sin"], layout)
+    kr = kr if flaw == "no bf16 before key rope codes" else bf16(kr).astype(F)
+    if row.packed:
+        ckv = bf16(ckv).astype(F) if flaw == "bf16 before tile codes" else ckv
+        tiles = ckv.reshape(len(cq), -1, g["tile_size"])
+        if flaw == "tile scale of the other family":
+            codes, scales = rows.rowq_p(tiles)
+        else:
+            step, scales = rows.tile_rule(tiles, g["k_nope_clip_alpha"][0])
+            codes = step(tiles)
+        new = dict(kv_cache=mla_prolog_v3.join_rows(codes.reshape(len(cq), -1), kr.astype(BF16), scales))
+    elif row.static_rows:
+        new = dict(kv_cache=i8(ckv * vector("quant_scale_ckv")), kr_cache=i8(kr * vector("quant_scale_ckr")))
+    elif row.int8_query:
+        new = dict(kv_cache=i8(ckv * vector("quant_scale_ckv")[0]), kr_cache=kr.astype(BF16))
+    else:
+        new = dict(kv_cache=bf16(ckv).astype(BF16), kr_cache=kr.astype(BF16))
+    caches = {k: v.copy() for k, v in before.items()}
+    for slot, token in ((int(s), t) for t, s in enumerate(g["cache_index"]) if s >= 0):
+        for name, stored in new.items():
+            caches[name].reshape(-1, stored.shape[1])[slot] = stored[token]
+    return dict(
+        query=q.astype(np.int8 if row.int8_query else BF16),
+        query_rope=r.astype(BF16),
+        dequant_scale_q_nope=dq,
+        query_norm=query_norm,
+        dequant_scale_q_norm=scale.reshape(-1, 1) if row.weights_int8 else scale,
+        **caches,
+    )
+
+
+@pytest.mark.parametrize("number", ROWS)
+def test_prolog_v3_judge_accepts(number):
+    more = dict(qc_qr_scale=1.75, kc_scale=0.3) if number % 2 else {}
+    alpha = dict(k_nope_clip_alpha=np.array([0.7], F)) if number in (4, 7) else {}
+    given, before = v3_case(number, number, lengths=[6], smooth=number in (3, 5, 7), **more, **alpha)
+    judge_mla_prolog_v3(ROWS[number], given, plain_mla_prolog_v3(ROWS[number], given, before), before)
+
+
+FLAWS = {
+    "rope layout": (1, 2, 5),
+    "norm of the other family": (2, 7),
+    "channel scale first": (5, 6, 7),
+    "bf16 before token codes": (2, 7),
+    "scale 1/(127/a)": (4, 5),
+    "bf16 before query rope": (2, 3, 4, 5, 6, 7),
+    "query ties to even": (6,),
+    "query rope not rescaled": (6,),
+    "no bf16 before key rope codes": (3,),
+    "bf16 before tile codes": (4, 7),
+    "tile scale of the other family": (4, 7),
+}
+
+
+@pytest.mark.parametrize("flaw, number", [(flaw, n) for flaw, numbers in FLAWS.items() for n in numbers])
+def test_prolog_v3_judge_refuses(flaw, number):
+    given, before = v3_case(number, number, lengths=[8], he=192, hcq=160)
+    got = plain_mla_prolog_v3(ROWS[number], given, before, flaw)
+    with pytest.raises(AssertionError):
+        judge_mla_prolog_v3(ROWS[number], given, got, before)

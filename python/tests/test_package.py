@@ -18,17 +18,51 @@ import pytest
 import dsakit
 
 OPERATORS = [
+    "dynamic_block_quant",
     "dynamic_quant",
+    "fused_infer_attention_score_v2",
+    "interleave_rope",
+    "kv_quant_sparse_flash_attention",
     "lightning_indexer",
     "lightning_indexer_prolog_quant",
     "mla_indexer_prolog_quant",
     "mla_prolog_quant",
+    "mla_prolog_v2",
+    "mla_prolog_v3",
+    "mla_prolog_v3_functional",
+    "pack_kv_rows",
     "quant_lightning_indexer",
+    "quantize",
+    "rotary_mul",
+    "sparse_flash_attention",
     "sparse_flash_attention_quant",
+    "unpack_kv_rows",
 ]
+PROLOG_INPUTS = (
+    "(token_x, weight_dq, weight_uq_qr, weight_uk, weight_dkv_kr, rmsnorm_gamma_cq, rmsnorm_gamma_ckv, "
+    "rope_sin, rope_cos, "
+)
+PROLOG_V3 = (
+    PROLOG_INPUTS + "kv_cache, kr_cache, *, cache_index=None, dequant_scale_x=None, dequant_scale_w_dq=None, "
+    "dequant_scale_w_uq_qr=None, dequant_scale_w_dkv_kr=None, quant_scale_ckv=None, quant_scale_ckr=None, "
+    "smooth_scales_cq=None, actual_seq_len=None, k_nope_clip_alpha=None, rmsnorm_epsilon_cq=1e-05, "
+    "rmsnorm_epsilon_ckv=1e-05, cache_mode='PA_BSND', query_norm_flag=False, weight_quant_mode=0, "
+    "kv_cache_quant_mode=0, query_quant_mode=0, ckvkr_repo_mode=0, quant_scale_repo_mode=0, tile_size=128, "
+    "qc_qr_scale=1.0, kc_scale=1.0"
+)
 SIGNATURES = {
+    "dynamic_block_quant": "(x, *, min_scale=0.0, round_mode='rint', dst_type=1, row_block_size=1, "
+    "col_block_size=128, dst_type_max=0.0",
     "dynamic_quant": "(input, *, smooth_scales=None, group_index=None, dst_type=None, quant_mode='pertoken', "
     "dst_type_max=0.0",
+    "fused_infer_attention_score_v2": "(query, key, value, *, query_rope=None, key_rope=None, pse_shift=None, "
+    "atten_mask=None, actual_seq_qlen=None, actual_seq_kvlen=None, block_table=None",
+    "interleave_rope": "(x, cos, sin",
+    "kv_quant_sparse_flash_attention": "(query, key, value, sparse_indices, scale_value, key_quant_mode, "
+    "value_quant_mode, *, key_dequant_scale=None, value_dequant_scale=None, block_table=None, "
+    "actual_seq_lengths_query=None, actual_seq_lengths_kv=None, sparse_block_size=1, layout_query='BSND', "
+    "layout_kv='BSND', sparse_mode=3, pre_tokens=9223372036854775807, next_tokens=9223372036854775807, "
+    "attention_mode=0, quant_scale_repo_mode=1, tile_size=128, rope_head_dim=64",
     "lightning_indexer": "(query, key, weights, *, actual_seq_lengths_query=None, actual_seq_lengths_key=None, "
     "block_table=None, "
     "layout_query='BSND', layout_key='BSND', sparse_count=2048, sparse_mode=3, "
@@ -40,8 +74,20 @@ SIGNATURES = {
     "mla_prolog_quant": "(token_x, w_dq, w_uq_qr, dequant_scale, w_uk, w_dkv_kr, gamma_cq, gamma_ckv, "
     "cos, sin, cache_index, "
     "kv_cache, kr_cache, k_scale_cache=None, *, q_norm_out=None",
+    "mla_prolog_v2": PROLOG_INPUTS + "cache_index, kv_cache, kr_cache, *, dequant_scale_x=None, "
+    "dequant_scale_w_dq=None, dequant_scale_w_uq_qr=None, dequant_scale_w_dkv_kr=None, quant_scale_ckv=None, "
+    "quant_scale_ckr=None, smooth_scales_cq=None, rmsnorm_epsilon_cq=1e-05, rmsnorm_epsilon_ckv=1e-05, "
+    "cache_mode='PA_BSND'",
+    "mla_prolog_v3": PROLOG_V3,
+    "mla_prolog_v3_functional": PROLOG_V3,
     "quant_lightning_indexer": "(query, key, weights, query_dequant_scale, key_dequant_scale, query_quant_mode=0, "
     "key_quant_mode=0, *, actual_seq_lengths_query=None",
+    "quantize": "(input, scales, zero_points, dtype, axis=1, div_mode=True",
+    "rotary_mul": "(x, r1, r2, rotary_mode='half', rotate=None",
+    "sparse_flash_attention": "(query, key, value, sparse_indices, scale_value, *, block_table=None, "
+    "actual_seq_lengths_query=None, actual_seq_lengths_kv=None, query_rope=None, key_rope=None, sparse_block_size=1, "
+    "layout_query='BSND', layout_kv='BSND', sparse_mode=3, pre_tokens=9223372036854775807, "
+    "next_tokens=9223372036854775807, attention_mode=0, return_softmax_lse=False, sinks=None",
     "sparse_flash_attention_quant": "(query_nope, query_rope, key_nope_2d, key_rope_2d, k_nope_scales, topk_indices, "
     "block_table, kv_act_seqs, *, b, s1, nq, n_kv=1, softmax_scale, topk, block_size",
 }

@@ -10,7 +10,7 @@ import pytest
 
 import dsakit
 
-MODES = ("dense_bf16", "sparse_bf16", "sparse_w8a8")
+MODES = ("dense_bf16", "sparse_bf16", "sparse_w8a8", "sparse_w8a8_packed")
 
 
 @pytest.fixture(scope="module")
@@ -60,12 +60,12 @@ def test_no_tokens_and_more_than_the_model_was_made_for(model, text):
 
 
 def test_mode_none_is_the_most_economical(model, text):
-    np.testing.assert_array_equal(model.logits(text), model.logits(text, mode="sparse_w8a8"))
+    np.testing.assert_array_equal(model.logits(text), model.logits(text, mode=MODES[-1]))
 
 
 def test_generate(model, text):
     greedy = model.generate(text, 12)
-    assert len(greedy) == 12 and greedy == model.generate(list(text), 12, mode="sparse_w8a8", temperature=0)
+    assert len(greedy) == 12 and greedy == model.generate(list(text), 12, mode=MODES[-1], temperature=0)
     assert greedy[0] == int(model.logits(text)[-1].argmax())
     drawn = model.generate(text, 12, temperature=1.5, seed=1)
     assert (

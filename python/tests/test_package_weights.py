@@ -61,6 +61,12 @@ def test_packed_weight_tells_what_it_is():
         (lambda: dsakit.pack_weight(np.zeros((1, 1, 16, 15), BF16), format="NZ", shape=(3, 4)), ValueError, "storage"),
         (lambda: dsakit.format_cast(np.zeros(4, BF16), 29), ValueError, "x"),
         (lambda: dsakit.format_cast(np.zeros((4, 4), BF16), 30), ValueError, "format"),
+        (lambda: dsakit.format_cast(np.zeros((4, 4), BF16), 29.0), ValueError, "format"),
+        (lambda: dsakit.format_cast(np.zeros((4, 4), BF16), True), ValueError, "format"),
+        (lambda: dsakit.npu_format_cast(np.zeros((4, 4), BF16), 29, 1), NotImplementedError, "dtypes"),
+        (lambda: dsakit.format_cast([[1, 2], [3, 4]], 29), TypeError, "x"),
+        (lambda: dsakit.FractalNZ([1], (1, 1)), TypeError, "storage"),
+        (lambda: dsakit.FractalNZ(np.zeros(16, BF16), (16,)), ValueError, "logical_shape"),
     ],
 )
 def test_refusals(call, builtin, parameter):
@@ -88,12 +94,3 @@ def test_cast_there_and_back(dtype, shape):
     assert dsakit.format_cast(nz, 29) is nz and dsakit.format_cast(x, 2) is x
     for back in (dsakit.format_cast(nz, 2), np.asarray(nz)):
         assert back.dtype == x.dtype and back.tobytes() == x.tobytes()
-
-
-def test_torch_weights():
-    torch = pytest.importorskip("torch")
-    x = torch.arange(18 * 48).reshape(18, 48).bfloat16()
-    nz = dsakit.format_cast(x, 29)
-    assert isinstance(nz.storage, torch.Tensor) and nz.dtype == torch.bfloat16
-    assert torch.equal(dsakit.format_cast(nz, 2), x)
-    assert dsakit.pack_weight(x).shape == (18, 48)

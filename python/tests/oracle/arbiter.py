@@ -79,7 +79,7 @@ def alternatives(x, e, rounding, limit):
     base, low, high = bounds(x, e, rounding)
     ambiguous = np.flatnonzero(low != high)
     other = np.where(base == low, high, low)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         distance = np.abs(x - (base + other) / 2) / np.maximum(e, 1e-300)
     nearest = ambiguous[np.argsort(distance[ambiguous], kind="stable")][:limit]
     rows = []

@@ -7,6 +7,8 @@ import numpy as np
 
 from . import cases
 from .cases import BF16, F, codes, generator, uniform
+from .mla_prolog_v3 import join_rows
+from .mla_prolog_v3_cases import mla_prolog_v3
 
 
 class Call:
@@ -127,6 +129,145 @@ def _dynamic(groups):
     return args | dict(y=np.full((2, 3, 16), 7, np.int8), scale=np.full((2, 3), 7, F))
 
 
+_V3 = dict(he=40, hcq=24, n=2, d=8, dr=32, latent=32, tile=16)
+_V3_OUTS = ("query", "query_rope", "dequant_scale_q_nope", "query_norm", "dequant_scale_q_norm")
+
+
+def _v3(row, **more):
+    """Every output that the row has is given."""
+    given, before = mla_prolog_v3(21, row, **({"lengths": [4]} | _V3 | more))
+    lead = given["token_x"].shape[:-1]
+    t, outs = int(np.prod(lead)), dict(query_rope=np.full((*lead, 2, 32), 7, BF16))
+    outs["query"] = np.full((*lead, 2, 32), 7, np.int8 if row == 6 else BF16)
+    outs["query_norm"] = np.full((*lead, 24), 7, BF16 if row == 1 else np.int8)
+    if row > 1:
+        outs["dequant_scale_q_norm"] = np.full((t, 1), 7, F)
+    if row == 6:
+        outs["dequant_scale_q_nope"] = np.full((t, 2, 1), 7, F)
+    caches = {name: value for name, value in before.items() if value.size}
+    return given | caches | {n: outs[n] for n in _V3_OUTS if n in outs}
+
+
+def _v2():
+    args = _v3(3)
+    for name in ("query_norm", "dequant_scale_q_norm", "query_norm_flag"):
+        del args[name]
+    return {name: value for name, value in args.items() if not name.endswith("_mode") or name == "cache_mode"}
+
+
+def _functional():
+    args = _v3(2)
+    return args | {name + "_out": np.full_like(args[name], 7) for name in ("kv_cache", "kr_cache")}
+
+
+def _sparse(packed):
+    """Two sequences of 5 and 9 tokens in pages of 4, lists of three."""
+    rng = generator(15)
+    query = uniform(rng, (4, 3, 20))
+    args = dict(query=query)
+    if packed:
+        rows = join_rows(codes(rng, (20, 16)), uniform(rng, (20, 4)), rng.random((20, 2)))
+        args.update(key=rows.reshape(5, 4, 1, -1), key_quant_mode=2, value_quant_mode=2, tile_size=8, rope_head_dim=4)
+    else:
+        args.update(query=query[..., :16].copy(), query_rope=query[..., 16:].copy(), key=uniform(rng, (5, 4, 1, 16)))
+        args["key_rope"] = uniform(rng, (5, 4, 1, 4))
+    return args | dict(
+        value=args["key"].copy(),
+        sparse_indices=np.array([[0, 1, 2], [4, 3, 0], [7, 0, -1], [8, 2, 5]], np.int32)[:, None],
+        scale_value=0.25,
+        block_table=np.array([[0, 1, -1], [4, 3, 2]], np.int32),
+        actual_seq_lengths_query=np.array([2, 4], np.int32),
+        actual_seq_lengths_kv=np.array([5, 9], np.int32),
+        layout_query="TND",
+        layout_kv="PA_BSND",
+        attention_mode=2,
+        sinks=uniform(rng, 3, 1, F),
+        return_softmax_lse=True,
+        attention_out=np.full((4, 3, 16), 7, BF16),
+        softmax_max=np.full((1, 4, 3), 7, F),
+        softmax_sum=np.full((1, 4, 3), 7, F),
+    )
+
+
+def _quantize(div_mode):
+    rng = generator(16)
+    dtype = dict(zero_points=rng.integers(-9, 9, 16).astype(np.int8), dtype="qint8") if div_mode else dict(dtype="quint4x2")
+    args = dict(input=uniform(rng, (5, 16), 9), scales=(rng.random(16) + 0.5).astype(BF16)) | dtype
+    y = np.full((5, 16), 7, np.int8) if div_mode else np.full((5, 2), 7, np.int32)
+    return args | dict(axis=-1, div_mode=div_mode, y=y)
+
+
+def _block_quant():
+    x = uniform(generator(17), (2, 3, 20), 9)
+    return dict(x=x, col_block_size=8, y=np.full((2, 3, 20), 7, np.int8), scale=np.full((2, 3, 3), 7, F))
+
+
+def _rope(first, second):
+    rng = generator(18)
+    args = {"x": uniform(rng, (2, 3, 5, 8)), first: uniform(rng, (2, 1, 5, 8)), second: uniform(rng, (2, 1, 5, 8))}
+    return args | dict(y=np.full((2, 3, 5, 8), 7, BF16))
+
+
+def _kv_rows(pack):
+    rng = generator(19)
+    parts = dict(codes=codes(rng, (3, 4, 16)), rope=uniform(rng, (3, 4, 6)), scales=rng.random((3, 4, 2)).astype(F))
+    rows = join_rows(*(v.reshape(12, -1) for v in parts.values())).reshape(3, 4, -1)
+    if pack:
+        return parts | dict(rows=np.full_like(rows, 7))
+    return dict(rows=rows, rope_head_dim=6, tile_size=8) | {name: np.full_like(v, 7) for name, v in parts.items()}
+
+
+def _dense_attention(**more):
+    """Two sequences, four query heads on two key heads, a full mask, a bias and lengths."""
+    rng = generator(20)
+    return dict(
+        query=uniform(rng, (2, 3, 4, 16)),
+        key=uniform(rng, (2, 9, 2, 16)),
+        value=uniform(rng, (2, 9, 2, 12)),
+        query_rope=uniform(rng, (2, 3, 4, 6)),
+        key_rope=uniform(rng, (2, 9, 2, 6)),
+        pse_shift=uniform(rng, (2, 4, 3, 9)),
+        atten_mask=rng.integers(0, 2, (2, 1, 3, 9)).astype(np.uint8),
+        actual_seq_qlen=[3, 2],
+        actual_seq_kvlen=[9, 5],
+        num_query_heads=4,
+        num_key_value_heads=2,
+        softmax_scale=0.25,
+        input_layout="BSND",
+        return_softmax_lse=True,
+        attention_out=np.full((2, 3, 4, 12), 7, BF16),
+        softmax_lse=np.full((2, 4, 3, 1), 7, F),
+    )
+
+
+def _dense_pages():
+    """int8 keys in pages, folded queries, int8 results."""
+    rng = generator(21)
+    scale = lambda: (rng.random((2, 16)) + 0.5).astype(F)
+    return dict(
+        query=uniform(rng, (4, 4, 16)),
+        key=codes(rng, (5, 4, 32)),
+        value=codes(rng, (5, 4, 32)),
+        actual_seq_qlen=[1, 4],
+        actual_seq_kvlen=[5, 9],
+        block_table=np.array([[0, 1, -1], [4, 3, 2]], np.int32),
+        dequant_scale_key=scale(),
+        dequant_offset_key=scale(),
+        dequant_scale_value=scale(),
+        dequant_offset_value=scale(),
+        quant_scale_out=np.full((4, 16), 20, F),
+        num_query_heads=4,
+        num_key_value_heads=2,
+        softmax_scale=0.25,
+        input_layout="TND",
+        sparse_mode=3,
+        block_size=4,
+        return_softmax_lse=True,
+        attention_out=np.full((4, 4, 16), 7, np.int8),
+        softmax_lse=np.full((4, 4, 1), 7, F),
+    )
+
+
 _LENGTHS = ("actual_seq_lengths_query", "actual_seq_lengths_key")
 _MLA_OUTS = ("q_norm_out", "query_nope_out", "query_rope_out")
 _MLA_CACHES = ("kv_cache", "kr_cache", "k_scale_cache")
@@ -166,6 +307,76 @@ CALLS = {
         ["y", "scale"],
         ["y", "scale", "smooth_scales", "group_index"],
     ),
+    "v3": Call("mla_prolog_v3", lambda: _v3(6), [*_V3_OUTS, "kv_cache", "kr_cache"], [*_V3_OUTS]),
+    "v3 tiles": Call(
+        "mla_prolog_v3",
+        lambda: _v3(7, smooth=True),
+        [*(n for n in _V3_OUTS if n != "dequant_scale_q_nope"), "kv_cache"],
+        [*_V3_OUTS, "k_nope_clip_alpha", "smooth_scales_cq"],
+    ),
+    "v3 blocks": Call(
+        "mla_prolog_v3",
+        lambda: _v3(1, lengths=(7, 0, 2), cache_mode="PA_BLK_BSND", spare=3),
+        ["query", "query_rope", "query_norm", "kv_cache", "kr_cache"],
+        [*_V3_OUTS],
+    ),
+    "v3 batched": Call(
+        "mla_prolog_v3",
+        lambda: _v3(2, lengths=(2, 2), batched=True, cache_mode="BSND"),
+        [*(n for n in _V3_OUTS if n != "dequant_scale_q_nope"), "kv_cache", "kr_cache"],
+        [*_V3_OUTS],
+    ),
+    "v3 NZ": Call(
+        "mla_prolog_v3",
+        lambda: _v3(3, cache_mode="PA_NZ"),
+        [*(n for n in _V3_OUTS if n != "dequant_scale_q_nope"), "kv_cache", "kr_cache"],
+        [*_V3_OUTS],
+    ),
+    "v3 TND": Call(
+        "mla_prolog_v3",
+        lambda: _v3(4, cache_mode="TND"),
+        [*(n for n in _V3_OUTS if n != "dequant_scale_q_nope"), "kv_cache"],
+        [*_V3_OUTS, "k_nope_clip_alpha"],
+    ),
+    "v3 functional": Call(
+        "mla_prolog_v3_functional",
+        _functional,
+        ["query", "query_rope", "query_norm", "dequant_scale_q_norm", "kv_cache_out", "kr_cache_out"],
+        [*_V3_OUTS, "kv_cache_out", "kr_cache_out"],
+    ),
+    "v2": Call("mla_prolog_v2", _v2, ["query", "query_rope", "kv_cache", "kr_cache"], ["query", "query_rope"]),
+    **{
+        name: Call(
+            operator,
+            lambda packed=packed: _sparse(packed),
+            ["attention_out", "softmax_max", "softmax_sum"],
+            ["attention_out", "softmax_max", "softmax_sum", "sinks"],
+        )
+        for name, operator, packed in (
+            ("sfa", "sparse_flash_attention", False),
+            ("kvsfa", "kv_quant_sparse_flash_attention", True),
+        )
+    },
+    "fia": Call(
+        "fused_infer_attention_score_v2",
+        _dense_attention,
+        ["attention_out", "softmax_lse"],
+        ["attention_out", "softmax_lse", "pse_shift", "atten_mask"],
+    ),
+    "fia pages": Call(
+        "fused_infer_attention_score_v2",
+        _dense_pages,
+        ["attention_out", "softmax_lse"],
+        # without block_table they are other keys, which are refused for their shape
+        ["attention_out", "softmax_lse", "dequant_offset_key", "dequant_offset_value", "quant_scale_out", "block_table"],
+    ),
+    "quantize": Call("quantize", lambda: _quantize(True), ["y"], ["y", "zero_points"]),
+    "quantize int4": Call("quantize", lambda: _quantize(False), ["y"], ["y"]),
+    "block quant": Call("dynamic_block_quant", _block_quant, ["y", "scale"], ["y", "scale"]),
+    "interleave": Call("interleave_rope", lambda: _rope("cos", "sin"), ["y"], ["y"]),
+    "rotary": Call("rotary_mul", lambda: _rope("r1", "r2"), ["y"], ["y"]),
+    "pack": Call("pack_kv_rows", lambda: _kv_rows(True), ["rows"], ["rows"]),
+    "unpack": Call("unpack_kv_rows", lambda: _kv_rows(False), ["codes", "rope", "scales"], ["codes", "rope", "scales"]),
 }
 
 
@@ -282,6 +493,88 @@ def _strict_dynamic():
     return _dynamic(False) | dict(level="strict")
 
 
+@functools.cache
+def _v3_of_the_device(row):
+    sizes = dict(he=1024, hcq=1536, n=1, d=128, dr=64, latent=512, tile=128, block_size=16)
+    given, before = mla_prolog_v3(22, row, lengths=[3], **sizes)
+    weight = np.int8 if row > 4 else BF16
+    given["weight_dq"] = _zeros_nz(1024, 1536, weight)
+    given["weight_uq_qr"] = _zeros_nz(1536, 192, np.int8 if row > 1 else BF16)
+    given["weight_dkv_kr"] = _zeros_nz(1024, 576, weight)
+    return given | {name: value for name, value in before.items() if value.size}
+
+
+def _strict_v3(row):
+    args = {k: v.copy() if isinstance(v, np.ndarray) and v.nbytes < 2**20 else v for k, v in _v3_of_the_device(row).items()}
+    outs = dict(query=np.full((3, 1, 512), 7, np.int8 if row == 6 else BF16), query_rope=np.full((3, 1, 64), 7, BF16))
+    outs |= dict(query_norm=np.full((3, 1536), 7, np.int8), dequant_scale_q_norm=np.full((3, 1), 7, F))
+    if row == 6:
+        outs["dequant_scale_q_nope"] = np.full((3, 1, 1), 7, F)
+    else:
+        args["kr_cache"] = np.zeros(0, BF16)
+    return args | {n: outs[n] for n in _V3_OUTS if n in outs} | dict(level="strict")
+
+
+def _strict_v2():
+    args = _strict_v3(6)
+    for name in ("query_norm", "dequant_scale_q_norm", "query_norm_flag"):
+        del args[name]
+    args = {name: value for name, value in args.items() if not name.endswith("_mode") or name == "cache_mode"}
+    return args | dict(
+        token_x=np.ones((3, 7168), np.int8),
+        weight_dq=_zeros_nz(7168, 1536, np.int8),
+        weight_dkv_kr=_zeros_nz(7168, 576, np.int8),
+        quant_scale_ckv=np.full((1, 512), 3, F),
+    )
+
+
+def _strict_sparse(packed):
+    rng = generator(23)
+    args = _sparse(packed) | dict(level="strict", return_softmax_lse=False)
+    query = uniform(rng, (4, 2, 576))
+    if packed:
+        rows = join_rows(codes(rng, (80, 512)), uniform(rng, (80, 64)), rng.random((80, 4)))
+        args |= dict(query=query, key=rows.reshape(5, 16, 1, 656), tile_size=128, rope_head_dim=64)
+    else:
+        args |= dict(query=query[..., :512].copy(), query_rope=query[..., 512:].copy())
+        args |= dict(key=uniform(rng, (5, 16, 1, 512)), key_rope=uniform(rng, (5, 16, 1, 64)))
+    for name in ("sinks", "softmax_max", "softmax_sum"):
+        del args[name]
+    return args | dict(value=args["key"].copy(), attention_out=np.full((4, 2, 512), 7, BF16))
+
+
+def _strict_block_quant():
+    x = uniform(generator(24), (3, 200), 9)
+    return dict(x=x, y=np.full((3, 200), 7, np.int8), scale=np.full((3, 2), 7, F), level="strict")
+
+
+def _strict_rope(first, second):
+    rng = generator(25)
+    args = {"x": uniform(rng, (2, 3, 5, 64)), first: uniform(rng, (2, 1, 5, 64)), second: uniform(rng, (2, 1, 5, 64))}
+    return args | dict(y=np.full((2, 3, 5, 64), 7, BF16), level="strict")
+
+
+def _strict_dense():
+    rng = generator(26)
+    return dict(
+        query=uniform(rng, (2, 3, 4, 32)),
+        key=uniform(rng, (2, 9, 2, 32)),
+        value=uniform(rng, (2, 9, 2, 32)),
+        pse_shift=uniform(rng, (2, 4, 3, 9)),
+        atten_mask=rng.integers(0, 2, (2, 1, 3, 9)).astype(np.uint8),
+        actual_seq_qlen=[3, 2],
+        actual_seq_kvlen=[9, 5],
+        num_query_heads=4,
+        num_key_value_heads=2,
+        softmax_scale=0.25,
+        input_layout="BSND",
+        return_softmax_lse=True,
+        attention_out=np.full((2, 3, 4, 32), 7, BF16),
+        softmax_lse=np.full((2, 4, 3, 1), 7, F),
+        level="strict",
+    )
+
+
 STRICT = {
     name + " strict": Call(CALLS[name].operator, make, CALLS[name].written, CALLS[name].optional)
     for name, make in (
@@ -292,5 +585,16 @@ STRICT = {
         ("lip", _strict_lip),
         ("fused", _strict_fused),
         ("dynamic", _strict_dynamic),
+        ("v3", lambda: _strict_v3(6)),
+        ("v3 tiles", lambda: _strict_v3(7)),
+        ("v2", _strict_v2),
+        ("quantize", lambda: _quantize(True) | dict(level="strict")),
+        ("block quant", _strict_block_quant),
+        ("interleave", lambda: _strict_rope("cos", "sin")),
+        ("rotary", lambda: _strict_rope("r1", "r2")),
+        ("fia", _strict_dense),
     )
+} | {
+    name + " strict": Call(CALLS[name].operator, lambda packed=packed: _strict_sparse(packed), ["attention_out"])
+    for name, packed in (("sfa", False), ("kvsfa", True))
 }

@@ -66,10 +66,10 @@ def quantised_row(x, e, gamma, eps, codes, scales, what, hidden):
     search(x, e, bf16, mismatches, what, hidden)
 
 
-def judge_rope(y, x, e, cos, sin, layout, what, hidden):
-    """y == bf16(rope(bf16(x))): monotone in each of an output's two hidden numbers, so their four corners bound it."""
-    base, low, high = bounds(x, e, bf16)
-    want = bf16(rope(base, cos, sin, layout))
+def judge_rope(y, x, e, cos, sin, layout, what, hidden, before=bf16, after=bf16):
+    """y == after(rope(before(x))): monotone in each of an output's two hidden numbers, so their four corners bound it."""
+    base, low, high = bounds(x, e, before)
+    want = after(rope(base, cos, sin, layout))
     m = x.shape[-1] // 2
     parity = np.zeros(x.shape[-1], bool)
     if layout == "half":
@@ -79,7 +79,7 @@ def judge_rope(y, x, e, cos, sin, layout, what, hidden):
     corners = []
     for first in (low, high):
         for second in (low, high):
-            corners.append(bf16(rope(np.where(parity, second, first), cos, sin, layout)))
+            corners.append(after(rope(np.where(parity, second, first), cos, sin, layout)))
     wrong = (y != want) & ((y < np.min(corners, axis=0)) | (y > np.max(corners, axis=0)))
     assert not wrong.any(), f"{what}: {int(wrong.sum())} of {y.size} wrong, first at {np.argwhere(wrong)[0].tolist()}"
     hidden.count((y != want).sum(), y.size)

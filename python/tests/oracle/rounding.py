@@ -34,6 +34,15 @@ def i8(v):
     return np.where(np.isnan(v), 0, np.clip(np.rint(v), -128, 127)).astype(np.int8)
 
 
+def i8_away(v):
+    """Through fp16, both times with ties away from zero."""
+    v = np.asarray(v, np.float64)
+    magnitude = np.abs(v)
+    quantum = np.ldexp(1.0, np.maximum(np.frexp(magnitude)[1] - 1, -14) - 10)
+    half = np.floor(magnitude / quantum + 0.5) * quantum
+    return np.clip(np.copysign(np.floor(half + 0.5), v), -128, 127).astype(np.int8)
+
+
 def fma32(a, b, c):
     """fp32 fma. The product of two fp32 numbers is exact in float64; the sum is rounded to odd there, so that the
     second rounding cannot land on a tie that the first one made."""

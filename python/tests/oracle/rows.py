@@ -34,6 +34,18 @@ def norm_p(x, gamma, eps):
     return np.asarray(gamma, F) * (x * inverse_rms(x, eps)[..., None])
 
 
+def root(x, eps):
+    """The r of norm, one per row: what the elements are divided by."""
+    x = np.asarray(x, F)
+    with np.errstate(over="ignore", under="ignore"):
+        return np.sqrt(canonical_sum(x * x) * (F(1) / F(x.shape[-1])) + F(eps))
+
+
+def norm(x, gamma, eps):
+    x = np.asarray(x, F)
+    return (x / root(x, eps)[..., None]) * np.asarray(gamma, F)
+
+
 def layer_norm(k, gamma, beta, eps):
     """fp32, before its rounding to bf16."""
     k = np.asarray(k, F)
@@ -59,6 +71,25 @@ def rowq_p(x):
     with np.errstate(divide="ignore"):
         scale = np.where(tiny, F(0), F(1) / m)
     return codes, scale.astype(F)
+
+
+def rowq(z):
+    """Codes and scale over the last axis, scale = a/127."""
+    z = np.asarray(z, F)
+    a = np.max(np.abs(z), axis=-1)
+    m, tiny = multiplier(a)
+    return i8(z * np.where(tiny, F(0), m)[..., None]), np.where(tiny, F(0), a / F(127)).astype(F)
+
+
+def tile_rule(z, alpha):
+    """One scale over the last axis: (elements -> codes of elements of the same group, scale)."""
+    with np.errstate(over="ignore", divide="ignore", under="ignore"):
+        limit = np.max(np.abs(np.asarray(z, F)), axis=-1) * F(alpha)
+        scale = limit * (F(1) / F(127))
+        inverse = F(1) / scale
+    usable = np.isfinite(inverse) & np.isfinite(limit)
+    limit, inverse = (np.where(usable, v, F(0))[..., None] for v in (limit, inverse))
+    return lambda v: i8(np.clip(v, -limit, limit) * inverse), np.where(usable, scale, F(0))
 
 
 def deq(acc, token, channel):
