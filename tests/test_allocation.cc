@@ -117,6 +117,26 @@ TEST(Allocation, Indexers) {
   });
 }
 
+TEST(Allocation, DenseAttention) {
+  const std::vector<bf16> q(4 * 3 * 16, bf16{0x3f80}), k(2 * 9 * 16, bf16{0x3f80});
+  const std::int64_t rows = 2;
+  std::vector<std::int8_t> outs(4 * 3 * 16 * 2 + 4 * 3 * 4, 9);
+  fail_every_allocation(outs, [&](Context& c) {
+    fused_infer_attention_score_v2({.query = tensor(q.data(), {1, 4, 3, 16}),
+                                    .key = tensor(k.data(), {1, 2, 9, 16}),
+                                    .value = tensor(k.data(), {1, 2, 9, 16}),
+                                    .actual_seq_qlen = tensor(&rows, {1}),
+                                    .num_query_heads = 4,
+                                    .num_key_value_heads = 2,
+                                    .input_layout = "BNSD",
+                                    .sparse_mode = 3,
+                                    .return_softmax_lse = true},
+                                   {.attention_out = tensor(at<bf16>(outs, 0), {1, 4, 3, 16}),
+                                    .softmax_lse = tensor(at<float>(outs, 4 * 3 * 16 * 2), {1, 4, 3, 1})},
+                                   c);
+  });
+}
+
 TEST(Allocation, Attention) {
   const std::vector<bf16> q(2 * 16, bf16{0x3f80}), qr(2 * 4, bf16{0}), kr(8 * 4, bf16{0});
   const std::vector<std::int8_t> k(8 * 16, 3);
@@ -139,6 +159,46 @@ TEST(Allocation, Attention) {
                                   .topk = 3,
                                   .block_size = 4},
                                  {.attention_out = tensor(at<bf16>(outs, 0), {1, 1, 2, 16})}, c);
+  });
+}
+
+TEST(Allocation, AttentionByLists) {
+  const std::vector<bf16> q(2 * 20, bf16{0x3f80}), k(8 * 20, bf16{0x3f80});
+  const std::vector<std::int8_t> rows(8 * 28, 0);
+  const std::vector<std::int32_t> list = {0, 4, 2}, table = {1, 0}, act = {5};
+  std::vector<std::int8_t> outs(2 * 16 * 2, 9);
+  const SparseFlashAttentionOuts out{.attention_out = tensor(at<bf16>(outs, 0), {1, 1, 2, 16})};
+  fail_every_allocation(outs, [&](Context& c) {
+    const Tensor key = tensor(k.data(), {2, 4, 1, 16});
+    sparse_flash_attention({.query = tensor(q.data(), {1, 1, 2, 16}),
+                            .key = key,
+                            .value = key,
+                            .sparse_indices = tensor(list.data(), {1, 1, 1, 3}),
+                            .scale_value = 1,
+                            .block_table = tensor(table.data(), {1, 2}),
+                            .actual_seq_lengths_kv = tensor(act.data(), {1}),
+                            .query_rope = tensor(q.data(), {1, 1, 2, 4}),
+                            .key_rope = tensor(k.data(), {2, 4, 1, 4}),
+                            .layout_kv = "PA_BSND",
+                            .attention_mode = 2},
+                           out, c);
+  });
+  fail_every_allocation(outs, [&](Context& c) {
+    const Tensor key = tensor(rows.data(), {2, 4, 1, 28});
+    kv_quant_sparse_flash_attention({.query = tensor(q.data(), {1, 1, 2, 20}),
+                                     .key = key,
+                                     .value = key,
+                                     .sparse_indices = tensor(list.data(), {1, 1, 1, 3}),
+                                     .scale_value = 1,
+                                     .key_quant_mode = 2,
+                                     .value_quant_mode = 2,
+                                     .block_table = tensor(table.data(), {1, 2}),
+                                     .actual_seq_lengths_kv = tensor(act.data(), {1}),
+                                     .layout_kv = "PA_BSND",
+                                     .attention_mode = 2,
+                                     .tile_size = 16,
+                                     .rope_head_dim = 4},
+                                    {.attention_out = out.attention_out}, c);
   });
 }
 
@@ -183,6 +243,38 @@ TEST(Allocation, PrologAndQuantisation) {
   fail_every_allocation(y, [&](Context& c) {
     dynamic_quant({.input = tensor(x.data(), {5, 8})},
                   {.y = tensor(y.data(), {5, 8}), .scale = tensor(at<float>(y, 40), {5})}, c);
+  });
+}
+
+TEST(Allocation, PrologOfModes) {
+  MlaCase mla;
+  std::vector<std::int8_t> outs(448, 9);
+  const MlaPrologQuantArgs a = mla.args(outs);
+  const MlaPrologQuantOuts o = MlaCase::outs(outs);
+  fail_every_allocation(outs, [&](Context& c) {  // weight_quant_mode 1 with packed rows
+    mla_prolog_v3({.token_x = a.token_x,
+                   .weight_dq = a.w_dq,
+                   .weight_uq_qr = a.w_uq_qr,
+                   .weight_uk = a.w_uk,
+                   .weight_dkv_kr = a.w_dkv_kr,
+                   .rmsnorm_gamma_cq = a.gamma_cq,
+                   .rmsnorm_gamma_ckv = a.gamma_ckv,
+                   .rope_sin = a.sin,
+                   .rope_cos = a.cos,
+                   .kv_cache = tensor(at<std::int8_t>(outs, 0), {1, 4, 1, 8 + 2 * 2 + 4}),
+                   .cache_index = a.cache_index,
+                   .dequant_scale_w_uq_qr = tensor(mla.scale.data(), {1, 12}),
+                   .query_norm_flag = true,
+                   .weight_quant_mode = 1,
+                   .kv_cache_quant_mode = 3,
+                   .ckvkr_repo_mode = 1,
+                   .quant_scale_repo_mode = 1,
+                   .tile_size = 8},
+                  {.query = o.query_nope_out,
+                   .query_rope = o.query_rope_out,
+                   .query_norm = o.q_norm_out,
+                   .dequant_scale_q_norm = o.q_norm_scale_out},
+                  c);
   });
 }
 

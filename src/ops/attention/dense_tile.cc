@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/attention/dense_tile.hpp"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "core/float16.hpp"
+#include "kernels/pack.hpp"
+
+namespace dsakit::attention::dense {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+/// A row whose chunk is decided by fewer keys than this (sum^2 / sum of squares) gets probabilities of 16 bits; among
+/// more, the roundings to 8 bits of the documented form average out.
+constexpr float kMany = 8;
+constexpr float kTop = 32512;   // two codes: 127 * 256
+constexpr int kBlockRows = 24;  // rows whose values are summed over the same keys
+
+/// f(column, offset, scale) for each of n columns.
+template <class F>
+void with_columns(const Parameter& offset, const Parameter& scale, std::int64_t b, std::int64_t head, int n, F f) {
+  constexpr int kSome = 128;
+  float offsets[kSome], scales[kSome];
+  for (int first = 0; first < n; first += kSome) {
+    const int some = std::min(kSome, n - first);
+    columns_of(offset, b, head, first, some, 0, offsets);
+    columns_of(scale, b, head, first, some, 1, scales);
+    for (int c = 0; c < some; ++c) f(first + c, offsets[c], scales[c]);
+  }
+}
+
+}  // namespace
+
+std::pair<float, float> Partial::rescale(int r, float later_most, float later_sum, float later_shift) const {
+  const bool none_before = sum[r] == 0;
+  const auto [mine, theirs] = take_in(most[r], sum[r], later_most, later_sum, none_before);
+  shift[r] = none_before ? later_shift : shift[r] * mine + later_shift * theirs;
+  return {mine, theirs};
+}
+
+// ---- scores -------------------------------------------------------------------------------------------------------
+
+/// Scores of up to 64 keys from `first` on, for the rows that may see them.
+void Worker::score(int first) const {
+  const int count = std::min(kPanel, chunk_.count - first);
+  int from = tile_.queries, to = -1;
+  for (int i = 0; i < tile_.queries; ++i)
+    if (chunk_.seen[i].low < first + count && chunk_.seen[i].high > first) from = std::min(from, i), to = i;
+  if (to < from) return;
+  const int row = from * tile_.heads, rows = (to - from + 1) * tile_.heads;
+  float* const c = s_.scores + row * kScorePitch + first;
+  const auto* pairs = reinterpret_cast<const bf16*>(s_.panel);
+  const auto* wide = reinterpret_cast<const float*>(s_.panel);
+
+  const std::ptrdiff_t at = row * plan_.query_pitch;
+  if (plan_.way == Way::codes) {
+    const Typed<std::int8_t> keys(key_ + first, count, 0);
+    const std::int32_t* products = s_.products;
+    if (few(plan_.query_digits)) {
+      k_.few_dots_i8(s_.few_query, tile_.rows() * plan_.query_digits, keys.row, count, p_.width, s_.products);
+      products += row * plan_.query_digits * kPanel;
+    } else {
+      auto* codes = reinterpret_cast<std::int8_t*>(s_.panel);
+      k_.transpose_codes(keys.row, count, p_.width, codes, s_.column_sums);
+      k_.product_i8(s_.query_codes + at * plan_.query_digits, plan_.query_pitch, rows * plan_.query_digits, codes,
+                    s_.column_sums, (p_.width + 3) / 4 * 4, s_.products, kPanel);
+    }
+    join(0, rows, plan_.query_digits, count, products, s_.row_unit + row);
+  } else {
+    transpose(plan_.type, key_ + first, count, p_.width);
+    if (plan_.way == Way::pairs)
+      k_.product_bf16(s_.query_pairs + at, plan_.query_pitch, rows, pairs, p_.width, c, kScorePitch, false);
+    else if (plan_.type == DType::bf16)
+      k_.product_f32(s_.query_wide + at, plan_.query_pitch, rows, pairs, p_.width, c, kScorePitch, false);
+    else k_.product_wide(s_.query_wide + at, plan_.query_pitch, rows, wide, p_.width, c, kScorePitch, false);
+  }
+  if (p_.rope) {
+    transpose(p_.rope_type, rope_ + first, count, p_.rope);
+    const std::ptrdiff_t at = row * plan_.rope_pitch;
+    const bool add = plan_.way != Way::codes;
+    if (plan_.rope_pairs)
+      k_.product_bf16(s_.rope_pairs + at, plan_.rope_pitch, rows, pairs, p_.rope, c, kScorePitch, add);
+    else if (p_.rope_type == DType::bf16)
+      k_.product_f32(s_.rope_wide + at, plan_.rope_pitch, rows, pairs, p_.rope, c, kScorePitch, add);
+    else k_.product_wide(s_.rope_wide + at, plan_.rope_pitch, rows, wide, p_.rope, c, kScorePitch, add);
+  }
+  if (plan_.way == Way::codes) combine(first, count, row, rows);
+}
+
+/// Products of codes to rows of `part`.
+void Worker::join(int row, int rows, int digits, int count, const std::int32_t* products, const float* unit) const {
+  for (int r = 0; r < rows; ++r, products += digits * kPanel)
+    k_.join_codes(products, kPanel, count, digits, unit[r], s_.part + (row + r) * kPanel);
+}
+
+/// Dots of codes with their parameters, and with the rope dots.
+void Worker::combine(int first, int count, int row, int rows) const {
+  const float *scale = s_.key.scale + first, *offset = s_.key.offset + first;
+  for (int r = row; r < row + rows; ++r) {
+    float* c = s_.scores + r * kScorePitch + first;
+    const float* x = s_.part + (r - row) * kPanel;
+    if (!p_.rope) std::fill_n(c, count, 0.0f);
+    if (p_.query_type == DType::i8) {
+      const float factor = s_.row_factor[r], key = s_.key.channel_scale[0];
+      for (int j = 0; j < count; ++j) c[j] = (x[j] + c[j]) * factor * key;
+    } else if (!plan_.keyed_keys) {
+      const float constant = s_.row_constant[r];
+      for (int j = 0; j < count; ++j) c[j] += x[j] + constant;
+    } else {
+      const float sum = s_.row_sum[r];
+      for (int j = 0; j < count; ++j) c[j] += (x[j] + sum * offset[j]) * scale[j];
+    }
+  }
+}
+
+/// Scale, bias and mask, where softmax alone does not do; returns the scale that is left to softmax. NaN if the row
+/// turns out to have only scores of minus infinity.
+float Worker::scale_and_hide(int r, const Seen& seen) const {
+  const int low = seen.low / 16 * 16;
+  if (!p_.bias.data && !seen.hidden && seen.low == low) return p_.scale;
+  float* x = s_.scores + r * kScorePitch;
+  for (int j = seen.low; j < seen.high; ++j) x[j] *= p_.scale;
+  if (p_.bias.data) {
+    const std::ptrdiff_t at = p_.bias.sequence * tile_.b + p_.bias.token * (tile_.first + r / tile_.heads) +
+                              p_.bias.head * tile_.query_head(p_, r % tile_.heads) + chunk_.first;
+    const auto add = [&](const auto* bias) {
+      for (int j = seen.low; j < seen.high; ++j) x[j] += to_float(bias[j]);
+    };
+    if (p_.query_type == DType::bf16) add(static_cast<const bf16*>(p_.bias.data) + at);
+    else if (p_.query_type == DType::f16) add(static_cast<const f16*>(p_.bias.data) + at);
+    else add(static_cast<const float*>(p_.bias.data) + at);
+  }
+  std::fill(x + low, x + seen.low, -kInfinity);
+  if (seen.hidden)
+    for (int j = seen.low; j < seen.high; ++j)
+      if (seen.hidden[j]) x[j] = -kInfinity;
+  const bool none = p_.bias.data && std::all_of(x + low, x + seen.high, [](float v) { return v == -kInfinity; });
+  return none ? kNaN : 1;
+}
+
+// ---- probabilities ------------------------------------------------------------------------------------------------
+
+void Worker::soften(const Partial& all) {
+  n_few_ = 0;
+  const int padded = (chunk_.count + 15) / 16 * 16;
+  for (int r = 0; r < tile_.rows(); ++r) {
+    const Seen& seen = chunk_.seen[r / tile_.heads];
+    float *x = s_.scores + r * kScorePitch, most = 0;
+    const int low = seen.low / 16 * 16;
+    const float scale = seen.any() ? scale_and_hide(r, seen) : kNaN;
+    if (scale != scale) {  // nothing to see here
+      std::fill_n(x, padded, 0.0f);
+      weigh(r, {0, 0, nullptr});
+      weight_[r] = {1, 0};
+      continue;
+    }
+    const float sum = k_.softmax(x + low, seen.high - low, scale, &most);
+    std::fill_n(x, low, 0.0f), std::fill(x + seen.high, x + padded, 0.0f);
+    float shift = 0;
+    if (plan_.keyed_values) {
+      std::fill(x + low, x + seen.low, 0.0f);
+      for (int j = seen.low; j < seen.high; ++j) x[j] *= s_.value.scale[j];
+      if (seen.hidden)
+        for (int j = seen.low; j < seen.high; ++j)
+          if (seen.hidden[j]) x[j] = 0;
+      double offsets = 0;
+      for (int j = seen.low; j < seen.high && p_.value_offset.data; ++j)
+        if (!seen.hidden || !seen.hidden[j]) offsets += double(x[j]) * s_.value.offset[j];
+      shift = float(offsets);
+    }
+    if (plan_.way == Way::pairs && sum * sum < kMany * k_.sum_squares(x + low, seen.high - low, 1)) few_[n_few_++] = r;
+    weigh(r, seen);
+    weight_[r] = all.rescale(r, most, sum, shift);
+  }
+  if (plan_.way == Way::codes && few(plan_.weight_digits))
+    arrange(s_.weight_codes, kScorePitch, tile_.rows() * plan_.weight_digits, padded, s_.few_weights);
+}
+
+/// Probabilities (times scales) as the products want them.
+void Worker::weigh(int r, const Seen& seen) {
+  const float* x = s_.scores + r * kScorePitch;
+  const int padded = (chunk_.count + 15) / 16 * 16;
+  if (plan_.way == Way::pairs) {
+    bf16* high = s_.high + r * kScorePitch;
+    if (seen.any() && n_few_ > 0 && few_[n_few_ - 1] == r)
+      k_.multiply_split(x, nullptr, padded, high, s_.low + (n_few_ - 1) * kScorePitch);
+    else k_.multiply_round(x, nullptr, padded, high);
+  } else if (plan_.way == Way::codes) {
+    std::uint8_t* codes = s_.weight_codes + std::ptrdiff_t(r) * plan_.weight_digits * kScorePitch;
+    const bool scaled = plan_.keyed_values;
+    const float most = scaled ? std::max(k_.max_abs(x, padded), 0x1p-100f) : 1;
+    const float top = plan_.weight_digits == 2 ? kTop : 0x1p21f;
+    k_.split_codes(x, padded, top / most, plan_.weight_digits, codes, kScorePitch);
+    weight_unit_[r] = scaled && !std::isfinite(k_.sum(x, padded, 1)) ? kNaN : most / top;
+  }
+}
+
+// ---- values -------------------------------------------------------------------------------------------------------
+
+/// part = probabilities x values of some columns, for rows that need no key outside [low, high).
+void Worker::multiply(int row, int rows, int low, int high, int few, int n_few) const {
+  const std::ptrdiff_t at = row * kScorePitch + low;
+  float* const part = s_.part + row * kPanel;
+  const auto* pairs = reinterpret_cast<const bf16*>(s_.panel) + std::ptrdiff_t(low) * kPanel;
+  const auto* wide = reinterpret_cast<const float*>(s_.panel) + std::ptrdiff_t(low) * kPanel;
+  if (plan_.way == Way::codes) {
+    k_.product_i8(s_.weight_codes + at * plan_.weight_digits, kScorePitch, rows * plan_.weight_digits,
+                  reinterpret_cast<const std::int8_t*>(s_.panel), s_.column_sums, (high + 3) / 4 * 4, s_.products,
+                  kPanel);
+    join(row, rows, plan_.weight_digits, kPanel, s_.products, weight_unit_ + row);
+  } else if (plan_.way == Way::pairs) {
+    k_.product_bf16(s_.high + at, kScorePitch, rows, pairs, high - low, part, kPanel, false);
+    if (n_few == 0) return;
+    k_.product_bf16(s_.low + few * kScorePitch + low, kScorePitch, n_few, pairs, high - low, s_.part_low, kPanel,
+                    false);
+    for (int i = 0; i < n_few; ++i)
+      for (int c = 0; c < kPanel; ++c) s_.part[few_[few + i] * kPanel + c] += s_.part_low[i * kPanel + c];
+  } else if (plan_.type == DType::bf16) {
+    k_.product_f32(s_.scores + at, kScorePitch, rows, pairs, high - low, part, kPanel, false);
+  } else {
+    k_.product_wide(s_.scores + at, kScorePitch, rows, wide, high - low, part, kPanel, false);
+  }
+}
+
+/// For a row that must not see an infinity: without the keys that are hidden from it.
+void Worker::multiply_apart(int r, int column, int columns) {
+  const std::byte* own[kChunk];
+  const Seen& seen = chunk_.seen[r / tile_.heads];
+  for (int j = 0; j < chunk_.count; ++j) own[j] = seen.sees(j) ? value_[j] : s_.zeros;
+  interleave(own, column, columns);
+  int few = 0;
+  while (few < n_few_ && few_[few] < r) ++few;
+  multiply(r, 1, 0, chunk_.count, few, few < n_few_ && few_[few] == r ? 1 : 0);
+}
+
+void Worker::multiply_values(int column, int columns) {
+  const int rows = tile_.rows();
+  if (plan_.way == Way::codes && few(plan_.weight_digits)) {
+    const Typed<std::int8_t> values(value_, chunk_.count, column);
+    k_.few_sums_i8(s_.few_weights, rows * plan_.weight_digits, values.row, chunk_.count, columns, s_.products);
+    return join(0, rows, plan_.weight_digits, kPanel, s_.products, weight_unit_);
+  }
+  interleave(value_, column, columns);
+  if (chunk_.whole || plan_.way == Way::codes) return multiply(0, rows, 0, chunk_.count, 0, n_few_);
+  for (int r = 0, few = 0; r < rows; r += kBlockRows) {
+    const int end = std::min(r + kBlockRows, rows);
+    int low = chunk_.count, high = 0, next = few;
+    for (int i = r / tile_.heads; i <= (end - 1) / tile_.heads; ++i)
+      if (const Seen& seen = chunk_.seen[i]; seen.any())
+        low = std::min(low, seen.low / 16 * 16), high = std::max(high, seen.high);
+    while (next < n_few_ && few_[next] < end) ++next;
+    if (low < high) multiply(r, end - r, low, high, few, next - few);
+    few = next;
+  }
+  if (!any_infinite_) return;
+  for (int r = 0; r < rows; ++r) {
+    const Seen& seen = chunk_.seen[r / tile_.heads];
+    bool apart = false;
+    for (int j = 0; j < chunk_.count && seen.any(); ++j) apart = apart || (infinite_[j] && !seen.sees(j));
+    if (apart) multiply_apart(r, column, columns);
+  }
+}
+
+// ---- all of it ----------------------------------------------------------------------------------------------------
+
+void Worker::attend(std::int64_t chunk, const Partial& all) {
+  chunk_.look(p_, tile_, chunk);
+  if (chunk_.count == 0) return;
+  find_keys();
+  for (int j = 0; j < chunk_.count; j += kPanel) {
+    ask_for(key_, j + kPanel, p_.width);
+    if (j + kPanel >= chunk_.count) ask_for(value_, 0, p_.value);
+    score(j);
+  }
+  soften(all);
+  for (int c = 0; c < p_.value; c += kPanel) {
+    const int columns = std::min(kPanel, p_.value - c);
+    multiply_values(c, columns);
+    for (int r = 0; r < tile_.rows(); ++r)
+      if (const auto [mine, theirs] = weight_[r]; theirs != 0 || mine != 1)
+        k_.blend(s_.part + r * kPanel, 1, theirs, columns, mine, all.values + r * plan_.value_pitch + c);
+  }
+}
+
+void Worker::merge(const Partial& all, const Partial& chunk, int r) const {
+  if (chunk.sum[r] == 0) return;
+  const auto [mine, theirs] = all.rescale(r, chunk.most[r], chunk.sum[r], chunk.shift[r]);
+  if (theirs == 0 && mine == 1) return;
+  const std::ptrdiff_t row = r * plan_.value_pitch;
+  k_.blend(chunk.values + row, 1, theirs, p_.value, mine, all.values + row);
+}
+
+void Worker::finish(const Tile& tile, const Partial& all, int r) const {
+  const Sequence& s = p_.sequence[tile.b];
+  const std::int64_t query = tile.first + r / tile.heads, head = tile.query_head(p_, r % tile.heads);
+  float* o = all.values + r * plan_.value_pitch;
+  const float sum = all.sum[r];
+  if (p_.lse.data)
+    *address<float>(p_.lse, s, tile.b, query, head) = sum != 0      ? all.most[r] + std::log(sum)
+                                                      : s.keys == 0 ? p_.lse_of_no_keys
+                                                                    : kInfinity;
+  if (sum == 0) {
+    std::fill_n(o, p_.value, 0.0f);
+  } else if (plan_.keyed_values) {
+    for (int c = 0; c < p_.value; ++c) o[c] = (o[c] + all.shift[r]) / sum;
+  } else {
+    for (int c = 0; c < p_.value; ++c) o[c] /= sum;
+    if (plan_.way == Way::codes)
+      with_columns(p_.value_offset, p_.value_scale, tile.b, tile.g, p_.value,
+                   [&](int c, float offset, float scale) { o[c] = (o[c] + offset) * scale; });
+  }
+  switch (p_.out_type) {
+    case DType::bf16:
+      return k_.round_bf16(o, p_.value, address<bf16>(p_.out, s, tile.b, query, head));
+    case DType::f16: {
+      f16* out = address<f16>(p_.out, s, tile.b, query, head);
+      for (int c = 0; c < p_.value; ++c) out[c] = to_f16(o[c]);
+      return;
+    }
+    case DType::i8: {
+      std::int8_t* out = address<std::int8_t>(p_.out, s, tile.b, query, head);
+      with_columns(p_.out_offset, p_.out_scale, 0, head, p_.value,
+                   [&](int c, float offset, float scale) { o[c] = o[c] * scale + offset; });
+      return k_.quantize(o, p_.value, 1, out);
+    }
+    default:
+      std::memcpy(address<float>(p_.out, s, tile.b, query, head), o, sizeof(float) * std::size_t(p_.value));
+  }
+}
+
+}  // namespace dsakit::attention::dense

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "ops/fused_infer_attention_score_v2/door.hpp"
+#include "ops/fused_infer_attention_score_v2/problem.hpp"
+
+namespace dsakit::fused_infer_attention_score_v2_op {
+namespace {
+
+using std::to_string;
+using Args = FusedInferAttentionScoreV2Args;
+using Outs = FusedInferAttentionScoreV2Outs;
+
+Tensor shape_of_out(const Door& d) {
+  const Sizes& s = d.s;
+  const std::int64_t n = s.heads, width = s.out_width;
+  const DType type = d.a.quant_scale_out ? DType::i8 : s.full ? d.a.query_rope.dtype : d.a.query.dtype;
+  switch (s.layout->out) {
+    case Axes::BSH:
+      return shaped(type, {s.batch, s.s1, n * width});
+    case Axes::BSND:
+      return shaped(type, {s.batch, s.s1, n, width});
+    case Axes::BNSD:
+      return shaped(type, {s.batch, n, s.s1, width});
+    case Axes::NBSD:
+      return shaped(type, {n, s.batch, s.s1, width});
+    case Axes::TND:
+      return shaped(type, {s.s1, n, width});
+    case Axes::NTD:
+    case Axes::NSD:
+      break;
+  }
+  return shaped(type, {n, s.s1, width});
+}
+
+Tensor shape_of_lse(const Door& d) {
+  const Sizes& s = d.s;
+  if (!d.a.return_softmax_lse) return shaped(DType::f32, {1});
+  if (s.folded) return shaped(DType::f32, {s.s1, s.heads, 1});
+  return shaped(DType::f32, {s.batch, s.heads, s.s1, 1});
+}
+
+void same_shape(const Door& d, const Tensor& t, const char* name, const Tensor& wanted) {
+  if (t.rank != wanted.rank || !std::equal(t.shape.begin(), t.shape.begin() + t.rank, wanted.shape.begin()))
+    d.wrong_shape(t, name, brackets({wanted.shape.data(), std::size_t(wanted.rank)}),
+                  "input_layout '" + std::string(d.s.layout->name) + "'");
+  d.c.dtype(t, name, {wanted.dtype});
+}
+
+}  // namespace
+
+void Door::rest() const {
+  // S-63, S-64
+  if (a.inner_precise < 0 || a.inner_precise > 3)
+    c.fail(Status::invalid_argument, "inner_precise", "", "is " + to_string(a.inner_precise), "0..3");
+  limit(a.inner_precise < 2 || s.folded || s.s1 != 1, Status::invalid_argument, "inner_precise", is(a.inner_precise),
+        "0 or 1 with one row of queries");
+  if (a.dequant_scale_key_rope)
+    c.fail(Status::unsupported, "dequant_scale_key_rope", "", "is given", "absent", "reserved");
+  // S-65: what the lists and the page table have not been asked yet
+  const auto inputs = {std::pair{&a.query, "query"},
+                       {&a.key, "key"},
+                       {&a.value, "value"},
+                       {&a.query_rope, "query_rope"},
+                       {&a.key_rope, "key_rope"},
+                       {&a.pse_shift, "pse_shift"},
+                       {&a.atten_mask, "atten_mask"},
+                       {&a.dequant_scale_query, "dequant_scale_query"},
+                       {&a.dequant_scale_key, "dequant_scale_key"},
+                       {&a.dequant_offset_key, "dequant_offset_key"},
+                       {&a.dequant_scale_value, "dequant_scale_value"},
+                       {&a.dequant_offset_value, "dequant_offset_value"},
+                       {&a.quant_scale_out, "quant_scale_out"},
+                       {&a.quant_offset_out, "quant_offset_out"}};
+  for (const auto& [t, name] : inputs)
+    if (*t) c.readable(*t, name);
+  // S-67, S-69
+  if (s.width == 0 && s.out_width != 0)
+    wrong_shape(a.query, "query", "heads with columns", "attention_out has width " + to_string(s.out_width));
+  if (!std::isfinite(a.softmax_scale) || !std::isfinite(float(a.softmax_scale)))
+    c.fail(Status::invalid_argument, "softmax_scale", "", "is " + to_string(a.softmax_scale), "a finite number");
+}
+
+void Door::results(const Outs& o) const {
+  const Tensor &out = o.attention_out, &lse = o.softmax_lse;
+  c.required(out, "attention_out");
+  if (a.return_softmax_lse) c.required(lse, "softmax_lse");
+  c.sizes(out, "attention_out");
+  same_shape(*this, out, "attention_out", shape_of_out(*this));
+  c.writable(out, "attention_out");
+  if (lse) {
+    c.sizes(lse, "softmax_lse");
+    same_shape(*this, lse, "softmax_lse", shape_of_lse(*this));
+    c.writable(lse, "softmax_lse");
+  }
+  const auto inputs = {std::pair{&a.query, "query"},
+                       {&a.key, "key"},
+                       {&a.value, "value"},
+                       {&a.query_rope, "query_rope"},
+                       {&a.key_rope, "key_rope"},
+                       {&a.pse_shift, "pse_shift"},
+                       {&a.atten_mask, "atten_mask"},
+                       {&a.actual_seq_qlen, "actual_seq_qlen"},
+                       {&a.actual_seq_kvlen, "actual_seq_kvlen"},
+                       {&a.block_table, "block_table"},
+                       {&a.dequant_scale_query, "dequant_scale_query"},
+                       {&a.dequant_scale_key, "dequant_scale_key"},
+                       {&a.dequant_offset_key, "dequant_offset_key"},
+                       {&a.dequant_scale_value, "dequant_scale_value"},
+                       {&a.dequant_offset_value, "dequant_offset_value"},
+                       {&a.quant_scale_out, "quant_scale_out"},
+                       {&a.quant_offset_out, "quant_offset_out"}};
+  for (const auto& [t, name] : inputs) {
+    c.no_overlap(out, "attention_out", *t, name);
+    if (a.return_softmax_lse) c.no_overlap(lse, "softmax_lse", *t, name);
+  }
+  if (a.return_softmax_lse) c.no_overlap(lse, "softmax_lse", out, "attention_out");
+}
+
+Problem check(const Args& a, const Outs& o) {
+  Door door(a);
+  door.shapes();
+  door.chip_sizes();
+  door.lengths();
+  door.chip_lengths();
+  door.masks();
+  door.pages();
+  door.scales();
+  door.rest();
+  door.results(o);
+  return resolve(a, o, door.s);
+}
+
+}  // namespace dsakit::fused_infer_attention_score_v2_op
+
+namespace dsakit {
+
+void infer(const FusedInferAttentionScoreV2Args& a, FusedInferAttentionScoreV2Outs& o) {
+  using namespace fused_infer_attention_score_v2_op;
+  Door door(a);
+  door.shapes();
+  if (!o.attention_out) o.attention_out = shape_of_out(door);
+  if (!o.softmax_lse) o.softmax_lse = shape_of_lse(door);
+}
+
+}  // namespace dsakit
