@@ -15,7 +15,13 @@ from oracle.cases import BF16, F, generator, uniform
 from oracle.harness import assert_same, both, operator, refused
 
 INT32_MAX, INT32_MIN, INT64_MIN = 2**31 - 1, -(2**31), -(2**63)
-LENGTHS = {"actual_seq_lengths_query", "actual_seq_lengths_key", "kv_act_seqs"}
+LENGTHS = {
+    "actual_seq_lengths_query",
+    "actual_seq_lengths_key",
+    "actual_seq_lengths_kv",
+    "actual_seq_len",
+    "kv_act_seqs",
+}
 strided = np.lib.stride_tricks.as_strided
 
 
@@ -129,14 +135,17 @@ def memory_rows(name, call):
         yield row("T01", at(lambda v: capsule(v, data=None)), "INVALID_ARGUMENT", says="no memory")
         yield row("T03", at(lambda v: capsule(v, shape=(*v.shape[:-1], -v.shape[-1]))), shape_or_length)
         huge = (2**62, 8) + good.shape[2:] if good.ndim > 1 else (2**62 + 2**61,)
-        yield row("T04", at(lambda v, s=huge: capsule(v, shape=s)), shape_or_length)
+        if good.ndim > 1 or good.itemsize > 1:
+            yield row("T04", at(lambda v, s=huge: capsule(v, shape=s)), shape_or_length)
         yield row("T04 zero", at(lambda v: capsule(v, shape=(2**62, 2**62, 0))), shape_or_length)
         if good.itemsize > 1:
             fits = (2**62, *good.shape[1:-1], 1) if good.ndim > 1 else (2**62,)
             yield row("T05", at(lambda v, s=fits: capsule(v, shape=s)), shape_or_length)
-        yield row("T06 none", at(lambda v: v.reshape(-1)[:1].reshape(())), shape_or_length)
+        if tensor != "quant_scale_out":  # one element, of any rank
+            yield row("T06 none", at(lambda v: v.reshape(-1)[:1].reshape(())), shape_or_length)
         yield row("T06 nine", at(lambda v: v.reshape((1,) * (9 - v.ndim) + v.shape)), "INVALID_SHAPE")
-        yield row("T10 overflow", at(lambda v: capsule(v, strides=(2**61,) * v.ndim)), "INVALID_STRIDE")
+        if good.size > 1:
+            yield row("T10 overflow", at(lambda v: capsule(v, strides=(2**61,) * v.ndim)), "INVALID_STRIDE")
         if good.itemsize > 1:
             yield row("T11", at(misaligned), "MISALIGNED", says="aligned")
         if good.shape[-1] > 1:
@@ -149,13 +158,11 @@ def memory_rows(name, call):
             long = lambda v: strided(v, v.shape, (v.strides[0] * 9, *v.strides[1:]))
             if good.shape[0] > 1 and good.ndim > 1:
                 yield row("T10 buffer", at(long), "INVALID_STRIDE")
-        yield row(
-            "T14",
-            at(lambda v: v.astype(np.float64) if v.dtype != BF16 else v.astype(F).astype(np.float64)),
-            "INVALID_DTYPE",
-            says="float64",
-        )
-        yield row("T14 bool", at(lambda v: np.ones(v.shape, bool)), "INVALID_DTYPE", says="bool")
+        disagree = {"key", "value"} if tensor == "key" else tensor
+        double = lambda v: v.astype(np.float64) if v.dtype != BF16 else v.astype(F).astype(np.float64)
+        yield row("T14", at(double), "INVALID_DTYPE", disagree, says="float64")
+        if tensor != "atten_mask":
+            yield row("T14 bool", at(lambda v: np.ones(v.shape, bool)), "INVALID_DTYPE", disagree, says="bool")
         if good.dtype == np.int32 and tensor not in LENGTHS:
             yield row("T14 int64", at(lambda v: v.astype(np.int64)), "INVALID_DTYPE", says=("int64", "wanted int32"))
         if good.dtype == np.int64:
@@ -175,7 +182,9 @@ def memory_rows(name, call):
         yield row("not an array", at(lambda v: object()), "INVALID_DTYPE", says="object")
         if written:
             yield row("T07", at(backwards), "INVALID_STRIDE") if good.shape[0] > 1 else None
-            yield row("T09", at(lambda v: strided(v, v.shape, (0, *v.strides[1:]))), "INVALID_STRIDE")
+            axis = int(np.argmax(np.array(good.shape) > 1))
+            shared = (*good.strides[:axis], 0, *good.strides[axis + 1 :])
+            yield row("T09", at(lambda v, s=shared: strided(v, v.shape, s)), "INVALID_STRIDE")
             yield row("T16", at(frozen), "INVALID_DEVICE", says="read-only")
         elif tensor not in call.optional:
             yield row("T18", {tensor: None}, "INVALID_ARGUMENT", says="is missing")
@@ -200,7 +209,14 @@ def shape_rows(name, call):
         "qli": ["block_table 1"],
         "li dense": ["key 1"],
         "attention": ["topk_indices 1", "block_table 1"],
+        "v3 blocks": ["cache_index 0", "actual_seq_len 0"],
+        "v3 tiles": ["kv_cache 0", "kv_cache 1"],
+        "sfa": ["sparse_indices 2", "block_table 1"],
+        "kvsfa": ["sparse_indices 2", "block_table 1"],
+        "fia": ["pse_shift 2", "pse_shift 3", "atten_mask 2", "atten_mask 3"],
+        "fia pages": ["block_table 1"],
     }
+    counts = {"b", "s1", "nq", "tile_size", "num_query_heads", "num_key_value_heads"}
     free["li values"] = free["li"]
     free["attention bf16"] = free["attention"]
     args = call.make()
@@ -214,7 +230,7 @@ def shape_rows(name, call):
                 name,
                 change,
                 {"INVALID_SHAPE", "INVALID_SEQLEN", "INVALID_ARGUMENT"},
-                set(call.tensors()) | {"b", "s1", "nq"},
+                set(call.tensors()) | counts,
                 position=None,
             )
 
@@ -228,7 +244,7 @@ def attribute_rows(name, call):
         row = lambda id, given, status, says=(): Row(
             f"{id} {attribute}", name, {attribute: given}, status, attribute, says=says
         )
-        if attribute in ("tile_config", "rope_cfg", "query_dtype", "key_dtype", "dst_type"):
+        if attribute in ("tile_config", "rope_cfg", "query_dtype", "key_dtype", "dst_type", "dtype", "rope_dtype"):
             continue
         if isinstance(value, bool):
             yield row("P08 int", 1, "INVALID_DTYPE")
@@ -247,12 +263,14 @@ def attribute_rows(name, call):
             yield row("P01 empty", "", "INVALID_ARGUMENT")
             yield row("P01 long", "x\n" * 5000, "INVALID_ARGUMENT")
             yield row("P08 number", 3, "INVALID_DTYPE")
-        if attribute.startswith(("epsilon", "layernorm_epsilon")):
+        if "epsilon" in attribute:
             for bad in (0.0, -1e-5, float("nan"), float("inf"), -0.0, 1e-60):
                 yield row(f"P03 {bad}", bad, "INVALID_ARGUMENT")
-    for reserved in ("query_dtype", "key_dtype"):
-        if reserved in signature.parameters:
-            yield Row(f"P07 {reserved}", name, {reserved: 1}, "UNSUPPORTED", reserved, says="reserved")
+    others = ("learnable_sink", "quant_scale_p", "rotate")
+    for reserved in signature.parameters:
+        if (reserved.endswith("_dtype") and reserved != "rope_dtype") or reserved in others:
+            given = np.ones((2, 2), F) if reserved == "rotate" else 1
+            yield Row(f"P07 {reserved}", name, {reserved: given}, "UNSUPPORTED", reserved, says="reserved")
 
 
 def i32(*values):
@@ -623,11 +641,9 @@ def prolog_rows():
 def share_caches(args):
     """Columns of one buffer, one of them common to both caches."""
     kv, kr = args["kv_cache"], args["kr_cache"]
-    size = kv.itemsize * 32 + 16
-    buffer = np.zeros((3, 5, 1, size), np.uint8)
-    return dict(
-        kv_cache=buffer[..., : kv.itemsize * 32].view(kv.dtype), kr_cache=buffer[..., size - 18 : size - 2].view(BF16)
-    )
+    wide, narrow = (v.shape[-1] * v.itemsize for v in (kv, kr))
+    buffer = np.zeros((3, 5, 1, wide + narrow), np.uint8)
+    return dict(kv_cache=buffer[..., :wide].view(kv.dtype), kr_cache=buffer[..., wide - 2 : -2].view(kr.dtype))
 
 
 def dynamic_rows():
@@ -1077,13 +1093,18 @@ def test_memory_that_is_fine(name, form, impl):
         good = args[tensor]
         if tensor in call.written and form is not wider:
             continue
+        if tensor == "value" and is_twin(args):
+            continue
+        if form is wider and tensor in ("kv_cache", "kr_cache") and args.get("cache_mode") == "PA_NZ":
+            continue  # blocks are contiguous
         if form == "broadcast":
             if good.dtype in (np.int32, np.int64) or good.ndim < 2 or good.shape[0] == 1:
                 continue
             args[tensor] = np.ascontiguousarray(np.broadcast_to(good[:1], good.shape))
-            expected = run(name, args, impl)
+            expected = run(name, with_value(args, tensor), impl)
             args = call.make()
             args[tensor] = np.broadcast_to(good[:1], good.shape)
+            with_value(args, tensor)
             assert_all_same(run(name, args, impl), expected, tensor)
             continue
         args[tensor] = capsule(good, version=1, data=-8, byte_offset=8) if form == "capsule" else form(good)
@@ -1101,9 +1122,8 @@ def test_strict_takes_what_the_chip_takes(name, impl):
     portable = call.make() | dict(level="portable")
     assert_all_same(run(name, portable, impl), want, "portable")
     for tensor in call.tensors():
-        if "cache" not in tensor.replace("cache_index", "") and not (
-            name[:2] != "li" and tensor in ("key", "key_dequant_scale")
-        ):
+        keys = name in ("qli strict", "kvsfa strict") and tensor in ("key", "key_dequant_scale")
+        if "cache" not in tensor.replace("cache_index", "") and not keys:
             continue
         args = call.make()
         apart = np.zeros((args[tensor].shape[0] * 2, *args[tensor].shape[1:]), args[tensor].dtype)[::2]
@@ -1212,6 +1232,18 @@ def test_cache_slots(name, impl):
         assert_same(none[out], plain[out])
 
 
+def is_twin(args):
+    """Value must have the rows of key."""
+    return "scale_value" in args
+
+
+def with_value(args, tensor):
+    """A changed key is the value too, where it must be."""
+    if tensor == "key" and is_twin(args):
+        args["value"] = args["key"]
+    return args
+
+
 def before_with(call, new):
     args = call.make()
     args.update(new)
@@ -1226,13 +1258,15 @@ def test_any_bits_are_computed(name, impl):
     rng = generator(99)
     for tensor in call.tensors():
         args = call.make()
-        if args[tensor].dtype not in (BF16, np.float16, F) or tensor in call.written:
+        if args[tensor].dtype not in (BF16, np.float16, F) or tensor in (*call.written, "k_nope_clip_alpha"):
+            continue
+        if tensor == "value" and is_twin(args):
             continue
         odd = np.array([np.nan, np.inf, -np.inf, -0.0, 1e-40, -3e38, 65504], F).astype(args[tensor].dtype)
         values = np.where(rng.random(args[tensor].shape) < 0.3, rng.choice(odd, args[tensor].shape), args[tensor])
         results = []
         for threads in (1, 3):
-            args = before_with(call, {tensor: values.astype(args[tensor].dtype)})
+            args = with_value(before_with(call, {tensor: values.astype(args[tensor].dtype)}), tensor)
             dsakit.set_num_threads(threads)
             results.append(run(name, args, impl))
         dsakit.set_num_threads(2)

@@ -638,16 +638,21 @@ void transpose_codes(const std::int8_t* const* rows, int count, int dims, std::i
   }
 }
 
-/// Four rows of 64 codes, one code of each in every 32 bits: vector i gets columns 16 i to 16 i + 15. The fours of a
-/// row are put where the unpacking, which stays within 128 bits, wants them.
-[[gnu::always_inline]] inline void interleave_lines(__m512i (&x)[4]) {
-  const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
-#pragma GCC unroll 4
-  for (int r = 0; r < 4; ++r) x[r] = _mm512_permutexvar_epi32(order, x[r]);
+/// Four rows of 64 codes, one code of each in every 32 bits; the 128-bit block b of x[i] gets columns 16 b + 4 i and
+/// the three after it.
+[[gnu::always_inline]] inline void interleave_blocks(__m512i (&x)[4]) {
   const __m512i low01 = _mm512_unpacklo_epi8(x[0], x[1]), high01 = _mm512_unpackhi_epi8(x[0], x[1]);
   const __m512i low23 = _mm512_unpacklo_epi8(x[2], x[3]), high23 = _mm512_unpackhi_epi8(x[2], x[3]);
   x[0] = _mm512_unpacklo_epi16(low01, low23), x[1] = _mm512_unpackhi_epi16(low01, low23);
   x[2] = _mm512_unpacklo_epi16(high01, high23), x[3] = _mm512_unpackhi_epi16(high01, high23);
+}
+
+/// The same in order: x[i] gets columns 16 i to 16 i + 15.
+[[gnu::always_inline]] inline void interleave_lines(__m512i (&x)[4]) {
+  const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+#pragma GCC unroll 4
+  for (int r = 0; r < 4; ++r) x[r] = _mm512_permutexvar_epi32(order, x[r]);
+  interleave_blocks(x);
 }
 
 void interleave_codes(const std::int8_t* const* rows, int count, int dims, std::int8_t* panels,
@@ -729,12 +734,13 @@ template <int Rows, class F>
 
 template <int Rows>
 [[gnu::noinline]] void few_dots(const std::int32_t* start, int pitch, const std::int8_t* const* keys, int count,
-                                int dims, std::int32_t* products) {
+                                int dims, std::int32_t* products, const std::int8_t* const* later, int columns) {
   for (int j = 0; j < count; j += 16) {
-    const std::int8_t *key[16], *ahead[16];
+    const std::int8_t *key[16], *ahead[16], *after[16];
     for (int k = 0; k < 16; ++k) {
       key[k] = keys[j + k < count ? j + k : count - 1];
       ahead[k] = keys[j + k + 16 < count ? j + k + 16 : count - 1];
+      after[k] = later[j + k < count ? j + k : count - 1];
     }
     __m512i sum[Rows];
 #pragma GCC unroll 12
@@ -744,9 +750,14 @@ template <int Rows>
       __m512i x[8];
 #pragma GCC unroll 8
       for (int k = 0; k < 8; ++k) x[k] = biased(load_two(key[k] + d, key[k + 8] + d, dims - d));
-      if (d % 64 == 0)
+      // A line of the next keys in turn with one of the later rows, which have time to come.
+      if (d % 64 == 0) {
 #pragma GCC unroll 16
         for (int k = 0; k < 16; ++k) _mm_prefetch(reinterpret_cast<const char*>(ahead[k] + d), _MM_HINT_T0);
+      } else if (d - 32 < columns) {
+#pragma GCC unroll 16
+        for (int k = 0; k < 16; ++k) _mm_prefetch(reinterpret_cast<const char*>(after[k] + d - 32), _MM_HINT_T1);
+      }
       transpose_halves(x);
 #pragma GCC unroll 8
       for (int g = 0; g < 8; ++g, q += pitch)
@@ -759,10 +770,12 @@ template <int Rows>
 }
 
 void few_dots_i8(const std::int32_t* query, int rows, const std::int8_t* const* keys, int count, int dims,
-                 std::int32_t* products) noexcept {
+                 std::int32_t* products, const std::int8_t* const* later, int columns) noexcept {
   for (int r = 0, n; r < rows; r += n) {
     n = rows - r < 12 ? rows - r : 12;
-    with_rows<12>(n, [&]<int Rows>() { few_dots<Rows>(query + r, rows, keys, count, dims, products + r * kPanel); });
+    with_rows<12>(n, [&]<int Rows>() {
+      few_dots<Rows>(query + r, rows, keys, count, dims, products + r * kPanel, later, columns);
+    });
   }
 }
 
@@ -782,7 +795,7 @@ template <int Rows>
       x[k] = biased(load_line(row[k], columns));
       _mm_prefetch(reinterpret_cast<const char*>(ahead[k]), _MM_HINT_T0);
     }
-    interleave_lines(x);
+    interleave_blocks(x);
 #pragma GCC unroll 4
     for (int r = 0; r < Rows; ++r) {
       const __m512i w = broadcast(weights + r);
@@ -801,7 +814,13 @@ template <int Rows>
 #pragma GCC unroll 4
   for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) _mm512_storeu_si512(sums + r * kPanel + 16 * i, sum[r][i]);
+    for (int i = 0; i < 4; ++i) {
+      __m128i* out = reinterpret_cast<__m128i*>(sums + r * kPanel + 4 * i);
+      _mm_storeu_si128(out, _mm512_castsi512_si128(sum[r][i]));
+      _mm_storeu_si128(out + 4, _mm512_extracti32x4_epi32(sum[r][i], 1));
+      _mm_storeu_si128(out + 8, _mm512_extracti32x4_epi32(sum[r][i], 2));
+      _mm_storeu_si128(out + 12, _mm512_extracti32x4_epi32(sum[r][i], 3));
+    }
 }
 
 void few_sums_i8(const std::int32_t* weights, int rows, const std::int8_t* const* values, int count, int columns,

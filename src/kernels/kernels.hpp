@@ -124,10 +124,12 @@ struct Kernels {
                            std::int32_t* sums) noexcept;
   /// Products of few rows of codes with codes where they lie; exact. The few are signed: -128 times the sum of each row
   /// (the codes in memory get a bias), then 32-bit words of four codes, of the query [ceil(dims/32)*8][rows], 0 past
-  /// dims, of the weights [ceil(count/4)][rows], 0 past count. Null where panels are faster. products[r * kPanel + j] =
-  /// sum_c query[r][c] * keys[j][c], j < count <= 64 (from there to 63: any).
+  /// dims, of the weights [ceil(count/4)][rows], 0 past count. Null where panels are faster.
+  ///
+  /// products[r * kPanel + j] = sum_c query[r][c] * keys[j][c], j < count <= 64 (from there to 63: any). Meanwhile asks
+  /// for `columns` bytes of each row of `later`, as many as keys.
   void (*few_dots_i8)(const std::int32_t* query, int rows, const std::int8_t* const* keys, int count, int dims,
-                      std::int32_t* products) noexcept;
+                      std::int32_t* products, const std::int8_t* const* later, int columns) noexcept;
   /// sums[r * kPanel + c] = sum_j weights[r][j] * values[j][c], c < columns <= 64 (from there to 63: any).
   void (*few_sums_i8)(const std::int32_t* weights, int rows, const std::int8_t* const* values, int count, int columns,
                       std::int32_t* sums) noexcept;

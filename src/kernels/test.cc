@@ -714,7 +714,7 @@ TEST_P(Rung, FewRowsOfCodes) {
         const Rows<std::int8_t> rows(count, width);
         const Guarded<std::int32_t> query(words((width + 31) / 32 * 8, few, width), Edge::end);
         const Guarded<std::int32_t> products(few * kPanel, Edge::end);
-        k.few_dots_i8(query, few, rows.pointer.data(), count, width, products);
+        k.few_dots_i8(query, few, rows.pointer.data(), count, width, products, rows.pointer.data(), width);
         for (int r = 0; r < few; ++r)
           for (int j = 0; j < count; ++j) {
             int sum = 0;

@@ -191,7 +191,9 @@ def _sparse(packed):
 
 def _quantize(div_mode):
     rng = generator(16)
-    dtype = dict(zero_points=rng.integers(-9, 9, 16).astype(np.int8), dtype="qint8") if div_mode else dict(dtype="quint4x2")
+    dtype = dict(dtype="quint4x2")
+    if div_mode:
+        dtype = dict(zero_points=rng.integers(-9, 9, 16).astype(np.int8), dtype="qint8")
     args = dict(input=uniform(rng, (5, 16), 9), scales=(rng.random(16) + 0.5).astype(BF16)) | dtype
     y = np.full((5, 16), 7, np.int8) if div_mode else np.full((5, 2), 7, np.int32)
     return args | dict(axis=-1, div_mode=div_mode, y=y)
@@ -368,7 +370,8 @@ CALLS = {
         _dense_pages,
         ["attention_out", "softmax_lse"],
         # without block_table they are other keys, which are refused for their shape
-        ["attention_out", "softmax_lse", "dequant_offset_key", "dequant_offset_value", "quant_scale_out", "block_table"],
+        ["attention_out", "softmax_lse", "dequant_offset_key", "dequant_offset_value", "quant_scale_out"]
+        + ["block_table"],
     ),
     "quantize": Call("quantize", lambda: _quantize(True), ["y"], ["y", "zero_points"]),
     "quantize int4": Call("quantize", lambda: _quantize(False), ["y"], ["y"]),
@@ -505,7 +508,10 @@ def _v3_of_the_device(row):
 
 
 def _strict_v3(row):
-    args = {k: v.copy() if isinstance(v, np.ndarray) and v.nbytes < 2**20 else v for k, v in _v3_of_the_device(row).items()}
+    args = {
+        name: v.copy() if isinstance(v, np.ndarray) and v.nbytes < 2**20 else v
+        for name, v in _v3_of_the_device(row).items()
+    }
     outs = dict(query=np.full((3, 1, 512), 7, np.int8 if row == 6 else BF16), query_rope=np.full((3, 1, 64), 7, BF16))
     outs |= dict(query_norm=np.full((3, 1536), 7, np.int8), dequant_scale_q_norm=np.full((3, 1), 7, F))
     if row == 6:

@@ -15,7 +15,8 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 /// A row whose chunk is decided by fewer keys than this (sum^2 / sum of squares) gets probabilities of 16 bits; among
-/// more, the roundings to 8 bits of the documented form average out.
+/// more, the roundings to 8 bits of the documented form average out. Not enough for int8 output, of which 99 % must be
+/// the codes of exact probabilities: there every row gets 16 bits.
 constexpr float kMany = 8;
 constexpr float kTop = 32512;   // two codes: 127 * 256
 constexpr int kBlockRows = 24;  // rows whose values are summed over the same keys
@@ -61,7 +62,9 @@ void Worker::score(int first) const {
     const Typed<std::int8_t> keys(key_ + first, count, 0);
     const std::int32_t* products = s_.products;
     if (few(plan_.query_digits)) {
-      k_.few_dots_i8(s_.few_query, tile_.rows() * plan_.query_digits, keys.row, count, p_.width, s_.products);
+      const Typed<std::int8_t> values(value_ + first, count, 0);
+      k_.few_dots_i8(s_.few_query, tile_.rows() * plan_.query_digits, keys.row, count, p_.width, s_.products,
+                     values.row, p_.value);
       products += row * plan_.query_digits * kPanel;
     } else {
       auto* codes = reinterpret_cast<std::int8_t*>(s_.panel);
@@ -172,7 +175,9 @@ void Worker::soften(const Partial& all) {
         if (!seen.hidden || !seen.hidden[j]) offsets += double(x[j]) * s_.value.offset[j];
       shift = float(offsets);
     }
-    if (plan_.way == Way::pairs && sum * sum < kMany * k_.sum_squares(x + low, seen.high - low, 1)) few_[n_few_++] = r;
+    if (plan_.way == Way::pairs &&
+        (p_.out_type == DType::i8 || sum * sum < kMany * k_.sum_squares(x + low, seen.high - low, 1)))
+      few_[n_few_++] = r;
     weigh(r, seen);
     weight_[r] = all.rescale(r, most, sum, shift);
   }

@@ -64,6 +64,8 @@ void Door::lengths() {
       c.fail(Status::invalid_argument, name, "", "is missing", "a list", "block_table is given");
   }
   if (s.folded) s.batch = ql.shape[0];
+  const bool nothing = !s.folded && (s.s1 == 0 || (s.width == 0 && !a.return_softmax_lse));
+  s.sequences = nothing ? 0 : s.batch;
 
   // S-40, S-42: before the lengths, which they bound
   std::int64_t most_keys = s.s2;
@@ -99,7 +101,7 @@ void Door::lengths() {
       s.key_rows = counts(*this, kl, "actual_seq_kvlen", s.batch, most_keys,
                           s.paged ? "columns of block_table times block_size" : "S2 of key", false);
   }
-  for (std::int64_t b = 0; b < s.batch; ++b) {
+  for (std::int64_t b = 0; b < s.sequences; ++b) {
     s.longest_query = std::max(s.longest_query, s.query_rows.count(b));
     s.longest_key = std::max(s.longest_key, s.key_rows.count(b));
   }
@@ -135,7 +137,7 @@ void Door::pages() const {
     }
     // S-45
     std::int64_t used = 0;
-    for (std::int64_t b = 0; b < s.batch; ++b) used += used_pages(b);
+    for (std::int64_t b = 0; b < s.sequences; ++b) used += used_pages(b);
     limit(
         s.pages >= used, Status::invalid_shape, "key", [&] { return "has " + to_string(s.pages) + " pages"; },
         "one page for each block_size positions of each sequence");
@@ -143,7 +145,7 @@ void Door::pages() const {
   // S-46
   const Tensor& t = a.block_table;
   c.readable(t, "block_table");
-  for (std::int64_t b = 0; b < s.batch; ++b) {
+  for (std::int64_t b = 0; b < s.sequences; ++b) {
     const std::int32_t* row = static_cast<const std::int32_t*>(t.data) + b * t.stride[0];
     for (std::int64_t i = 0, used = used_pages(b); i < used; ++i)
       if (row[i] < 0 || row[i] >= s.pages)

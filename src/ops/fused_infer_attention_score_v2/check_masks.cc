@@ -69,7 +69,7 @@ void Door::masks() {
     limit(s.next > -ahead, Status::invalid_argument, "next_tokens", is(s.next), "a band that leaves a sequence keys");
     limit(s.pre > -behind, Status::invalid_argument, "pre_tokens", is(s.pre), "a band that leaves a sequence keys");
   }
-  for (std::int64_t b = 0; a.quant_offset_out && !s.decode && b < s.batch; ++b) {
+  for (std::int64_t b = 0; a.quant_offset_out && !s.decode && b < s.sequences; ++b) {
     const std::int64_t l1 = s.query_rows.count(b), l2 = s.key_rows.count(b);
     if (!c.strict() && (l1 == 0 || l2 == 0)) continue;
     if ((mode == 0 && s.band && (s.next < 0 || l1 - l2 - s.pre > 0)) || (mode == 3 && l2 < l1) ||

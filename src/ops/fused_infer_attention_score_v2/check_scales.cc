@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "core/view.hpp"
 #include "ops/fused_infer_attention_score_v2/door.hpp"
 
 namespace dsakit::fused_infer_attention_score_v2_op {
@@ -48,6 +49,15 @@ void scale_shape(const Door& d, const Tensor& t, const char* name, std::int64_t 
       d.wrong_shape(t, name, brackets(std::initializer_list<std::int64_t>{s.pages, n, s.page_rows}),
                     "a scale per token and head: pages of key");
   }
+}
+
+/// A number for each row and head, rows evenly spaced, folded or not, with or without axes of 1.
+bool rows_of_heads(const Tensor& t, std::int64_t rows, std::int64_t heads) {
+  if (t.elements() != rows * heads) return false;
+  int axis = t.rank;
+  while (heads != 1 && axis > 0 && t.shape[axis - 1] == 1) --axis;
+  if (heads != 1 && (axis == 0 || t.shape[--axis] != heads)) return false;
+  return Rows(t, t.rank - axis).uniform_stride >= 0;
 }
 
 }  // namespace
@@ -116,7 +126,8 @@ void Door::dequantisation() const {
     c.dtype(*o, offset_name, {t->dtype}, "dtype of its scale");
   }
   const int axes = km == 0 ? ks.rank - 1 : ks.rank;  // D and Dv may differ
-  if (km == vm && (ks.rank != vs.rank || is_shape(ks, {1}) != is_shape(vs, {1}) ||
+  const bool channels = s.kv_heads * std::min(s.width, s.value_width) != 1;  // else [1] may also be per channel
+  if (km == vm && (ks.rank != vs.rank || (channels && is_shape(ks, {1}) != is_shape(vs, {1})) ||
                    !std::equal(ks.shape.begin(), ks.shape.begin() + axes, vs.shape.begin())))
     wrong_shape(vs, "dequant_scale_value", "the shape of dequant_scale_key",
                 brackets({ks.shape.data(), std::size_t(ks.rank)}));
@@ -185,8 +196,13 @@ void Door::fully_quantised() const {
                                            {a.value_quant_mode, 0, "value_quant_mode"}})
     if (mode != wanted)
       c.fail(Status::invalid_argument, name, "", "is " + to_string(mode), to_string(wanted), "query is int8");
-  if (s.layout->in == Axes::BSH) c.shape(sq, "dequant_scale_query", {q.shape[0], q.shape[1], s.heads}, "B, S1, Nq");
-  else if (sq.rank != q.rank - 1 || !std::equal(sq.shape.begin(), sq.shape.begin() + sq.rank, q.shape.begin()))
+  const Axes in = s.layout->in;
+  const bool by_rows = in == Axes::BSH || in == Axes::BSND || in == Axes::TND;  // mla_prolog_v3 gives [rows, Nq, 1]
+  const bool fits = by_rows && !c.strict() &&
+                    rows_of_heads(sq, in == Axes::TND ? s.s1 : q.shape[0] * q.shape[1], s.heads);
+  if (!fits && in == Axes::BSH)
+    c.shape(sq, "dequant_scale_query", {q.shape[0], q.shape[1], s.heads}, "B, S1, Nq");
+  else if (!fits && (sq.rank != q.rank - 1 || !std::equal(sq.shape.begin(), sq.shape.begin() + sq.rank, q.shape.begin())))
     wrong_shape(sq, "dequant_scale_query", brackets({q.shape.data(), std::size_t(q.rank - 1)}),
                 "query without its last axis");
   c.shape(sk, "dequant_scale_key", {1}, "one for the tensor");

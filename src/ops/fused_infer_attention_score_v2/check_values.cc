@@ -122,7 +122,7 @@ void check_values(const FusedInferAttentionScoreV2Args& a, const Problem& p) {
   const Check c("fused_infer_attention_score_v2", a.level);
   const Values v{c, a, p.attention, p};
   v.stencil();
-  for (std::int64_t b = 0; b < p.sizes.batch; ++b) {
+  for (std::int64_t b = 0; b < p.sizes.sequences; ++b) {
     const dense::Sequence s = p.sequence(b);
     v.queries(s, b);
     for (std::int64_t k = 0; k < s.keys; ++k)

@@ -241,10 +241,11 @@ struct Reference {
     double factor = double(float(a.softmax_scale)), value_factor = 1;
     if (full) {
       const Tensor& t = a.dequant_scale_query;
-      factor *= in == "BNSD"            ? number(t, {b, h, q})
-                : in == "TND"           ? number(t, {s.first_query + q, h})
-                : folded || in == "NSD" ? number(t, {h, s.first_query + q})
-                                        : number(t, {b, q, h});
+      // rows first: any shape with a row of heads for each row of the query
+      const std::int64_t at = folded ? s.first_query + q : b * rows + q;
+      factor *= in == "BNSD"                  ? number(t, {b, h, q})
+                : in == "NTD" || in == "NSD" ? number(t, {h, at})
+                                              : float_at(t, offset_of(t, at * heads + h));
       factor *= number(a.dequant_scale_key, {0}), value_factor = number(a.dequant_scale_value, {0});
     }
     std::vector<double> query_row, rope_row, score;
@@ -276,6 +277,7 @@ struct Reference {
   }
 
   void operator()() const {
+    if (o.attention_out.elements() == 0 && !(a.return_softmax_lse && o.softmax_lse.elements() > 0)) return;
     std::int64_t end = 0;  // of the rows that belong to a sequence, when folded
     for (std::int64_t b = 0; b < batch; ++b) {
       Sequence s = sequence(b);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/view.hpp"
 #include "ops/fused_infer_attention_score_v2/problem.hpp"
 
 namespace dsakit::fused_infer_attention_score_v2_op {
@@ -14,24 +15,22 @@ dense::Grid grid(const Tensor& t, Axes axes, std::int64_t heads) {
   return {t.data, h.batch_stride, h.row_stride, h.head_stride};
 }
 
-/// The grid of one number per row and head: the axes of `axes` without the width (BSH: [B, S1, N]).
-dense::Grid number_grid(const Tensor& t, Axes axes) {
-  const auto& s = t.stride;
-  switch (axes) {
+/// The grid of one number per row and head: the axes of the layout without the width, or (rows first) those of any
+/// tensor with a row of heads for each row of the query.
+dense::Grid number_grid(const Tensor& t, const Sizes& s) {
+  const auto& st = t.stride;
+  if (t.elements() == 0) return {t.data};
+  switch (s.layout->in) {
     case Axes::BSH:
     case Axes::BSND:
-      return {t.data, s[0], s[1], s[2]};
-    case Axes::BNSD:
-      return {t.data, s[0], s[2], s[1]};
-    case Axes::NBSD:
-      return {t.data, s[1], s[2], s[0]};
+      return {t.data, offset_of(t, s.s1 * s.heads), offset_of(t, s.heads), offset_of(t, 1)};
     case Axes::TND:
-      return {t.data, 0, s[0], s[1]};
-    case Axes::NTD:
-    case Axes::NSD:
-      break;
+      return {t.data, 0, offset_of(t, s.heads), offset_of(t, 1)};
+    case Axes::BNSD:
+      return {t.data, st[0], st[2], st[1]};
+    default:
+      return {t.data, 0, st[1], st[0]};
   }
-  return {t.data, 0, s[1], s[0]};
 }
 
 dense::Cache cache(const Tensor& t, const Sizes& s) {
@@ -98,7 +97,7 @@ Problem resolve(const FusedInferAttentionScoreV2Args& a, const FusedInferAttenti
   Problem p{s, {}};
   dense::Problem& x = p.attention;
   const Axes in = s.layout->in, out = s.layout->out;
-  x.sequences = s.batch;
+  x.sequences = s.sequences;
   x.kv_heads = s.kv_heads, x.group = s.heads / s.kv_heads;
   x.width = int(s.width), x.rope = int(s.rope_width), x.value = int(s.out_width);
   x.scale = float(a.softmax_scale);
@@ -109,7 +108,7 @@ Problem resolve(const FusedInferAttentionScoreV2Args& a, const FusedInferAttenti
   if (s.rope) x.query_rope = grid(a.query_rope, in, s.heads), x.key_rope = cache(a.key_rope, s);
   if (s.paged)
     x.pages = {static_cast<const std::int32_t*>(a.block_table.data), a.block_table.stride[0], 1, s.page_rows};
-  if (s.full) x.query_scale = number_grid(a.dequant_scale_query, in);
+  if (s.full) x.query_scale = number_grid(a.dequant_scale_query, s);
   if (s.full || s.quantised) {
     x.key_scale = parameter(a.dequant_scale_key, a.key_quant_mode, s.width);
     x.key_offset = parameter(a.dequant_offset_key, a.key_quant_mode, s.width);

@@ -24,15 +24,16 @@ void pad(const Problem& p, std::int64_t b, std::int64_t row) {
 
 std::size_t workspace(const Problem& p, int threads, bool same_products) {
   Carver measure;
-  measure.take<dense::Sequence>(p.sizes.batch);
+  measure.take<dense::Sequence>(p.sizes.sequences);
   return measure.bytes() + dense::workspace(p.attention, threads, same_products);
 }
 
 void run(const Problem& p, Call& call, std::byte* memory) noexcept {
   const Sizes& s = p.sizes;
+  if (s.out_width == 0 && !p.attention.lse.data) return;
   Carver carver(memory);
-  dense::Sequence* sequences = carver.take<dense::Sequence>(s.batch);
-  for (std::int64_t b = 0; b < s.batch; ++b) sequences[b] = p.sequence(b);
+  dense::Sequence* sequences = carver.take<dense::Sequence>(s.sequences);
+  for (std::int64_t b = 0; b < s.sequences; ++b) sequences[b] = p.sequence(b);
   const bool empty = s.width == 0;  // a query without elements
   if (!empty) {
     dense::Problem attention = p.attention;
@@ -46,10 +47,10 @@ void run(const Problem& p, Call& call, std::byte* memory) noexcept {
     return;
   }
   std::int64_t rows = 0;
-  for (std::int64_t b = 0; b < s.batch; ++b) rows += s.s1 - (empty ? 0 : sequences[b].queries);
+  for (std::int64_t b = 0; b < s.sequences; ++b) rows += s.s1 - (empty ? 0 : sequences[b].queries);
   if (rows == 0) return;
   const double bytes = double(rows) * double(s.heads) * double(s.out_width * size_of(p.attention.out_type) + 4);
-  call.parallel_for(s.batch, bytes / 10, [&](std::int64_t b, int) {
+  call.parallel_for(s.sequences, bytes / 10, [&](std::int64_t b, int) {
     for (std::int64_t row = empty ? 0 : sequences[b].queries; row < s.s1; ++row) pad(p, b, row);
   });
 }

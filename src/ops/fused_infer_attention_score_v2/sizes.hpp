@@ -129,6 +129,7 @@ struct Sizes {
   bool band = false;       // pre and next count
   bool full_mask = false;  // atten_mask is read
   std::int64_t batch = 0, heads = 0, kv_heads = 0;
+  std::int64_t sequences = 0;   // that are looked at: none where no result has elements, however large B is
   std::int64_t s1 = 0, s2 = 0;  // rows of a sequence, of all of them when folded; s2: contiguous keys
   std::int64_t width = 0, value_width = 0, rope_width = 0;
   std::int64_t out_width = 0;  // value_width, or width where there are no values at all

@@ -171,7 +171,7 @@ TEST(FusedInferRefusals, RemainingAttributesAndMemory) {
 TEST(FusedInferRefusals, Values) {
   struct Wild {
     const char* parameter;
-    Buffer Case::* tensor;
+    Buffer Case::*tensor;
     Spec spec;
     std::function<std::int64_t(const Case&)> at;
     float value;

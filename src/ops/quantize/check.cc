@@ -116,19 +116,21 @@ Problem check(const QuantizeArgs& a, const QuantizeOuts& o) {
             .scale_step = c.scale_step,
             .zero_step = c.zero_step};
   for (int axis = 0; axis < last; ++axis) p.rows *= a.input.shape[axis];
+  if (p.width == 0) p.rows = 0;  // as many as may be
   p.channels = a.input.shape[c.axis], p.inner = c.axis == last;
   for (int axis = c.axis + 1; axis < last; ++axis) p.repeat *= a.input.shape[axis];
   return p;
 }
 
-/// Value checking: finite numbers, and scales that can be divided by.
+/// Value checking: finite numbers, and scales that are not negative and can be divided by.
 void check_values(const QuantizeArgs& a) {
   const Check check("quantize", a.level);
   check_finite(check, a.input, "input");
   check_finite(check, a.scales, "scales");
-  for (std::int64_t i = 0, n = a.div_mode ? a.scales.elements() : 0; i < n; ++i)
-    if (float_at(a.scales, offset_of(a.scales, i)) == 0)
-      check.fail(Status::invalid_value, "scales", subscript(a.scales, i), "is 0", "a number to divide by");
+  for (std::int64_t i = 0; i < a.scales.elements(); ++i)
+    if (const float x = float_at(a.scales, offset_of(a.scales, i)); x < 0 || (a.div_mode && x == 0))
+      check.fail(Status::invalid_value, "scales", subscript(a.scales, i), "is " + std::to_string(x),
+                 a.div_mode ? "above 0" : "0 or above");
   if (a.zero_points && (a.zero_points.dtype == DType::bf16 || !a.div_mode))
     check_finite(check, a.zero_points, "zero_points");
 }

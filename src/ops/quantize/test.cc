@@ -236,8 +236,10 @@ TEST(Quantize, Refusals) {
   Context context({.check_values = true});
   x[14] = kNan;
   expect_refused(good, Status::invalid_value, "input", "[1][2]", out, &context);
-  x[14] = 1, s[3] = 0;
-  expect_refused(good, Status::invalid_value, "scales", "[3]", out, &context);
+  for (const float scale : {0.0f, -0.0f, -1.0f, kNan}) {
+    x[14] = 1, s[3] = scale;
+    expect_refused(good, Status::invalid_value, "scales", "[3]", out, &context);
+  }
   EXPECT_EQ(y, std::vector<std::int8_t>(48, 99));
 }
 

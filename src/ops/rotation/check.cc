@@ -31,6 +31,7 @@ Problem resolve(const Check& check, Kind kind, const Tensor& x, const Tensor& co
             .rows = 1,
             .width = x.shape[last]};
   for (int axis = 0; axis < last; ++axis) p.rows *= x.shape[axis];
+  if (p.width == 0) p.rows = 0;  // as many as may be
   return p;
 }
 
