@@ -706,63 +706,85 @@ template <int Rows, class F>
                             1);
 }
 
-/// x[g] gets the four codes of group g of all sixteen keys.
-[[gnu::always_inline]] inline void transpose_halves(__m512i (&x)[8]) {
-  __m512i y[8];
-#pragma GCC unroll 4
-  for (int i = 0; i < 8; i += 2) {
-    y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
-    y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
-  }
+/// What few_dots has of the next block while it multiplies this one: the shuffles of one and the dots of the other use
+/// different units, and no reordering of the machine reaches that far.
+struct Block {
+  __m512i x[8];
+
+  [[gnu::always_inline]] void load(const std::int8_t* const* row, int d, int rest, int first) {
 #pragma GCC unroll 2
-  for (int i = 0; i < 8; i += 4) {
-    x[i] = _mm512_unpacklo_epi64(y[i], y[i + 2]);
-    x[i + 1] = _mm512_unpackhi_epi64(y[i], y[i + 2]);
-    x[i + 2] = _mm512_unpacklo_epi64(y[i + 1], y[i + 3]);
-    x[i + 3] = _mm512_unpackhi_epi64(y[i + 1], y[i + 3]);
+    for (int k = first; k < first + 2; ++k) x[k] = biased(load_two(row[k] + d, row[k + 8] + d, rest));
   }
-  // 128-bit blocks of x[i]: keys 0-3 and 8-11 would be next to 4-7 and 12-15 of x[i + 4].
-  const __m512i low = _mm512_set_epi64(13, 12, 5, 4, 9, 8, 1, 0), high = _mm512_set_epi64(15, 14, 7, 6, 11, 10, 3, 2);
+  [[gnu::always_inline]] void unpack_fours() {
 #pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    y[i] = _mm512_permutex2var_epi64(x[i], low, x[i + 4]);
-    y[i + 4] = _mm512_permutex2var_epi64(x[i], high, x[i + 4]);
+    for (int i = 0; i < 8; i += 2) {
+      const __m512i low = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+      x[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+      x[i] = low;
+    }
   }
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) x[i] = y[i];
-}
+  [[gnu::always_inline]] void unpack_eights() {
+#pragma GCC unroll 2
+    for (int i = 0; i < 8; i += 4) {
+      const __m512i a = _mm512_unpacklo_epi64(x[i], x[i + 2]), b = _mm512_unpackhi_epi64(x[i], x[i + 2]);
+      const __m512i c = _mm512_unpacklo_epi64(x[i + 1], x[i + 3]), d = _mm512_unpackhi_epi64(x[i + 1], x[i + 3]);
+      x[i] = a, x[i + 1] = b, x[i + 2] = c, x[i + 3] = d;
+    }
+  }
+  /// 128-bit blocks of x[i]: keys 0-3 and 8-11 would be next to 4-7 and 12-15 of x[i + 4].
+  [[gnu::always_inline]] void permute(int i) {
+    const __m512i low = _mm512_set_epi64(13, 12, 5, 4, 9, 8, 1, 0), high = _mm512_set_epi64(15, 14, 7, 6, 11, 10, 3, 2);
+    const __m512i a = _mm512_permutex2var_epi64(x[i], low, x[i + 4]);
+    x[i + 4] = _mm512_permutex2var_epi64(x[i], high, x[i + 4]);
+    x[i] = a;
+  }
+  /// One eighth of the way; after all of them x[g] has the four codes of group g of all sixteen keys.
+  template <int Step>
+  [[gnu::always_inline]] void step(const std::int8_t* const* row, int d, int rest) {
+    if constexpr (Step < 4) load(row, d, rest, 2 * Step);
+    if constexpr (Step == 4) unpack_fours();
+    if constexpr (Step == 5) unpack_eights();
+    if constexpr (Step == 6) permute(0), permute(1);
+    if constexpr (Step == 7) permute(2), permute(3);
+  }
+};
 
 template <int Rows>
 [[gnu::noinline]] void few_dots(const std::int32_t* start, int pitch, const std::int8_t* const* keys, int count,
                                 int dims, std::int32_t* products, const std::int8_t* const* later, int columns) {
+  const std::int8_t *row[kPanel + 16], *after[kPanel];
+  for (int j = 0; j < count + 31 - (count + 15) % 16; ++j) row[j] = keys[j < count ? j : count - 1];
+  for (int j = 0; j < count + 15 - (count + 15) % 16; ++j) after[j] = later[j < count ? j : count - 1];
+  const auto each_step = [](auto f) __attribute__((always_inline)) {
+    f.template operator()<0>(), f.template operator()<1>(), f.template operator()<2>(), f.template operator()<3>();
+    f.template operator()<4>(), f.template operator()<5>(), f.template operator()<6>(), f.template operator()<7>();
+  };
+  Block next;
+  each_step([&]<int Step>() __attribute__((always_inline)) { next.template step<Step>(row, 0, dims); });
   for (int j = 0; j < count; j += 16) {
-    const std::int8_t *key[16], *ahead[16], *after[16];
-    for (int k = 0; k < 16; ++k) {
-      key[k] = keys[j + k < count ? j + k : count - 1];
-      ahead[k] = keys[j + k + 16 < count ? j + k + 16 : count - 1];
-      after[k] = later[j + k < count ? j + k : count - 1];
-    }
     __m512i sum[Rows];
 #pragma GCC unroll 12
     for (int r = 0; r < Rows; ++r) sum[r] = broadcast(start + r);
     const std::int32_t* q = start + pitch;
     for (int d = 0; d < dims; d += 32) {
-      __m512i x[8];
-#pragma GCC unroll 8
-      for (int k = 0; k < 8; ++k) x[k] = biased(load_two(key[k] + d, key[k + 8] + d, dims - d));
+      const Block now = next;
+      const bool last = d + 32 >= dims;
+      const std::int8_t* const* next_row = last ? row + j + 16 : row + j;
+      const int next_d = last ? 0 : d + 32;
       // A line of the next keys in turn with one of the later rows, which have time to come.
       if (d % 64 == 0) {
 #pragma GCC unroll 16
-        for (int k = 0; k < 16; ++k) _mm_prefetch(reinterpret_cast<const char*>(ahead[k] + d), _MM_HINT_T0);
+        for (int k = 0; k < 16; ++k) _mm_prefetch(reinterpret_cast<const char*>(row[j + 16 + k] + d), _MM_HINT_T0);
       } else if (d - 32 < columns) {
 #pragma GCC unroll 16
-        for (int k = 0; k < 16; ++k) _mm_prefetch(reinterpret_cast<const char*>(after[k] + d - 32), _MM_HINT_T1);
+        for (int k = 0; k < 16; ++k) _mm_prefetch(reinterpret_cast<const char*>(after[j + k] + d - 32), _MM_HINT_T1);
       }
-      transpose_halves(x);
-#pragma GCC unroll 8
-      for (int g = 0; g < 8; ++g, q += pitch)
+      each_step([&]<int Step>() __attribute__((always_inline)) {
 #pragma GCC unroll 12
-        for (int r = 0; r < Rows; ++r) sum[r] = dot_i8(sum[r], x[g], broadcast(q + r));
+        for (int r = 0; r < Rows; ++r) sum[r] = dot_i8(sum[r], now.x[Step], broadcast(q + r));
+        q += pitch;
+        next.template step<Step>(next_row, next_d, dims - next_d);
+      });
     }
 #pragma GCC unroll 12
     for (int r = 0; r < Rows; ++r) _mm512_storeu_si512(products + r * kPanel + j, sum[r]);

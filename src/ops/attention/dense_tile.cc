@@ -15,8 +15,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 /// A row whose chunk is decided by fewer keys than this (sum^2 / sum of squares) gets probabilities of 16 bits; among
-/// more, the roundings to 8 bits of the documented form average out. Not enough for int8 output, of which 99 % must be
-/// the codes of exact probabilities: there every row gets 16 bits.
+/// more, the roundings to 8 bits of the documented form average out.
 constexpr float kMany = 8;
 constexpr float kTop = 32512;   // two codes: 127 * 256
 constexpr int kBlockRows = 24;  // rows whose values are summed over the same keys
@@ -175,9 +174,7 @@ void Worker::soften(const Partial& all) {
         if (!seen.hidden || !seen.hidden[j]) offsets += double(x[j]) * s_.value.offset[j];
       shift = float(offsets);
     }
-    if (plan_.way == Way::pairs &&
-        (p_.out_type == DType::i8 || sum * sum < kMany * k_.sum_squares(x + low, seen.high - low, 1)))
-      few_[n_few_++] = r;
+    if (plan_.way == Way::pairs && sum * sum < kMany * k_.sum_squares(x + low, seen.high - low, 1)) few_[n_few_++] = r;
     weigh(r, seen);
     weight_[r] = all.rescale(r, most, sum, shift);
   }
@@ -276,9 +273,10 @@ void Worker::attend(std::int64_t chunk, const Partial& all) {
   chunk_.look(p_, tile_, chunk);
   if (chunk_.count == 0) return;
   find_keys();
+  const bool asks = plan_.way != Way::codes || !few(plan_.query_digits);  // few_dots_i8 does that itself
   for (int j = 0; j < chunk_.count; j += kPanel) {
-    ask_for(key_, j + kPanel, p_.width);
-    if (j + kPanel >= chunk_.count) ask_for(value_, 0, p_.value);
+    if (asks) ask_for(key_, j + kPanel, p_.width);
+    if (asks && j + kPanel >= chunk_.count) ask_for(value_, 0, p_.value);
     score(j);
   }
   soften(all);
