@@ -12,9 +12,9 @@ std::ptrdiff_t round_up(std::ptrdiff_t n, int to) { return (n + to - 1) / to * t
 
 Plan::Plan(const Problem& p, std::int64_t longest, bool same_products) {
   quantised = p.kv_type == DType::i8 || p.kv_type == DType::i32;
-  way = quantised && p.query_type != DType::f32                       ? Way::codes
-        : !quantised && p.query_type == DType::bf16 && !same_products ? Way::pairs
-                                                                      : Way::wide;
+  // Of int8 output 99 % are the codes of exact probabilities, which roundings to bf16 would not leave.
+  const bool pairs = p.query_type == DType::bf16 && p.out_type != DType::i8 && !same_products;
+  way = quantised && p.query_type != DType::f32 ? Way::codes : !quantised && pairs ? Way::pairs : Way::wide;
   type = !quantised ? p.kv_type : way == Way::codes ? DType::i8 : DType::f32;
   rope_pairs = p.rope_type == DType::bf16 && !same_products;
   keyed_keys = way == Way::codes && p.key_scale.per_key;

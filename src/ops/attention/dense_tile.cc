@@ -18,6 +18,8 @@ constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 /// more, the roundings to 8 bits of the documented form average out.
 constexpr float kMany = 8;
 constexpr float kTop = 32512;   // two codes: 127 * 256
+constexpr float kFlat = 8;      // a row whose sum is larger than this times its largest has no peaks
+constexpr float kPeak = 16;     // peaks are larger than this times the largest other
 constexpr int kBlockRows = 24;  // rows whose values are summed over the same keys
 
 /// f(column, offset, scale) for each of n columns.
@@ -31,6 +33,17 @@ void with_columns(const Parameter& offset, const Parameter& scale, std::int64_t 
     columns_of(scale, b, head, first, some, 1, scales);
     for (int c = 0; c < some; ++c) f(first + c, offsets[c], scales[c]);
   }
+}
+
+/// First of n (a multiple of 16) elements whose absolute value is `most`; n: none.
+int first_of(const float* x, int n, float most) {
+  int at = 0;
+  for (bool any = false; at < n; at += 16) {
+    for (int i = 0; i < 16; ++i) any |= std::fabs(x[at + i]) == most;
+    if (any) break;
+  }
+  while (at < n && std::fabs(x[at]) != most) ++at;
+  return at;
 }
 
 }  // namespace
@@ -184,7 +197,7 @@ void Worker::soften(const Partial& all) {
 
 /// Probabilities (times scales) as the products want them.
 void Worker::weigh(int r, const Seen& seen) {
-  const float* x = s_.scores + r * kScorePitch;
+  float* x = s_.scores + r * kScorePitch;
   const int padded = (chunk_.count + 15) / 16 * 16;
   if (plan_.way == Way::pairs) {
     bf16* high = s_.high + r * kScorePitch;
@@ -193,12 +206,31 @@ void Worker::weigh(int r, const Seen& seen) {
     else k_.multiply_round(x, nullptr, padded, high);
   } else if (plan_.way == Way::codes) {
     std::uint8_t* codes = s_.weight_codes + std::ptrdiff_t(r) * plan_.weight_digits * kScorePitch;
-    const bool scaled = plan_.keyed_values;
-    const float most = scaled ? std::max(k_.max_abs(x, padded), 0x1p-100f) : 1;
+    const float most = std::max(take_peaks(r, x, padded), 0x1p-100f);
     const float top = plan_.weight_digits == 2 ? kTop : 0x1p21f;
     k_.split_codes(x, padded, top / most, plan_.weight_digits, codes, kScorePitch);
-    weight_unit_[r] = scaled && !std::isfinite(k_.sum(x, padded, 1)) ? kNaN : most / top;
+    weight_unit_[r] = plan_.keyed_values && !std::isfinite(k_.sum(x, padded, 1)) ? kNaN : most / top;
   }
+}
+
+/// Codes share a unit, so one key that stands out (an attention sink) would leave few bits to the others, which may
+/// decide the sum: few such keys become zeros here and are added in fp32. Returns the largest of the others.
+float Worker::take_peaks(int r, float* x, int count) {
+  Peak* peak = peak_[r];
+  float top[kPeaks + 1] = {k_.max_abs(x, count)};
+  int n = 0;
+  for (float rest = k_.sum(x, count, 1); n < kPeaks && top[n] > 0 && rest < kFlat * top[n]; ++n) {
+    const int key = first_of(x, count, top[n]);
+    if (key == count) break;  // NaN
+    peak[n] = {key, x[key]};
+    rest -= x[key], x[key] = 0;
+    top[n + 1] = k_.max_abs(x, count);
+  }
+  int peaks = n;
+  while (peaks > 0 && top[peaks - 1] <= kPeak * top[peaks]) --peaks;
+  for (int i = peaks; i < n; ++i) x[peak[i].key] = peak[i].weight;
+  peaks_[r] = peaks;
+  return top[peaks];
 }
 
 // ---- values -------------------------------------------------------------------------------------------------------
@@ -239,15 +271,29 @@ void Worker::multiply_apart(int r, int column, int columns) {
   multiply(r, 1, 0, chunk_.count, few, few < n_few_ && few_[few] == r ? 1 : 0);
 }
 
+void Worker::add_peaks(int column, int columns) const {
+  if (plan_.way != Way::codes) return;
+  for (int r = 0; r < tile_.rows(); ++r)
+    for (int i = 0; i < peaks_[r]; ++i) {
+      const auto [key, weight] = peak_[r][i];
+      const auto* value = reinterpret_cast<const std::int8_t*>(value_[key]) + column;
+      for (int c = 0; c < columns; ++c) s_.part[r * kPanel + c] += weight * float(value[c]);
+    }
+}
+
 void Worker::multiply_values(int column, int columns) {
   const int rows = tile_.rows();
   if (plan_.way == Way::codes && few(plan_.weight_digits)) {
     const Typed<std::int8_t> values(value_, chunk_.count, column);
     k_.few_sums_i8(s_.few_weights, rows * plan_.weight_digits, values.row, chunk_.count, columns, s_.products);
-    return join(0, rows, plan_.weight_digits, kPanel, s_.products, weight_unit_);
+    join(0, rows, plan_.weight_digits, kPanel, s_.products, weight_unit_);
+    return add_peaks(column, columns);
   }
   interleave(value_, column, columns);
-  if (chunk_.whole || plan_.way == Way::codes) return multiply(0, rows, 0, chunk_.count, 0, n_few_);
+  if (chunk_.whole || plan_.way == Way::codes) {
+    multiply(0, rows, 0, chunk_.count, 0, n_few_);
+    return add_peaks(column, columns);
+  }
   for (int r = 0, few = 0; r < rows; r += kBlockRows) {
     const int end = std::min(r + kBlockRows, rows);
     int low = chunk_.count, high = 0, next = few;
@@ -273,10 +319,9 @@ void Worker::attend(std::int64_t chunk, const Partial& all) {
   chunk_.look(p_, tile_, chunk);
   if (chunk_.count == 0) return;
   find_keys();
-  const bool asks = plan_.way != Way::codes || !few(plan_.query_digits);  // few_dots_i8 does that itself
   for (int j = 0; j < chunk_.count; j += kPanel) {
-    if (asks) ask_for(key_, j + kPanel, p_.width);
-    if (asks && j + kPanel >= chunk_.count) ask_for(value_, 0, p_.value);
+    ask_for(key_, j + kPanel, p_.width);
+    if (j + kPanel >= chunk_.count) ask_for(value_, 0, p_.value);
     score(j);
   }
   soften(all);

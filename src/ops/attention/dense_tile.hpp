@@ -9,6 +9,7 @@ namespace dsakit::attention::dense {
 
 inline constexpr int kAhead = 16;  // rows that are asked for before they are needed
 inline constexpr int kFew = 24;    // rows of codes that need no panels
+inline constexpr int kPeaks = 4;   // keys of a row that are multiplied apart from codes
 
 /// How the products are made.
 enum class Way {
@@ -98,6 +99,8 @@ class Worker {
   float scale_and_hide(int row, const Seen&) const;
   void soften(const Partial& all);
   void weigh(int row, const Seen&);
+  float take_peaks(int row, float* x, int count);
+  void add_peaks(int column, int columns) const;
   void multiply_values(int column, int columns);
   void multiply(int row, int rows, int low, int high, int few, int n_few) const;
   void multiply_apart(int row, int column, int columns);
@@ -115,6 +118,11 @@ class Worker {
   const std::byte *key_[kChunk], *value_[kChunk], *rope_[kChunk];
   std::pair<float, float> weight_[kTileRows];  // of what was before, of this chunk
   float weight_unit_[kTileRows];
+  struct Peak {
+    int key;
+    float weight;
+  } peak_[kTileRows][kPeaks];
+  int peaks_[kTileRows];
   int few_[kTileRows], n_few_ = 0;
   bool infinite_[kChunk], any_infinite_ = false;
 };

@@ -125,7 +125,7 @@ void Door::dequantisation() const {
       wrong_shape(*o, offset_name, brackets({t->shape.data(), std::size_t(t->rank)}), "shape of its scale");
     c.dtype(*o, offset_name, {t->dtype}, "dtype of its scale");
   }
-  const int axes = km == 0 ? ks.rank - 1 : ks.rank;  // D and Dv may differ
+  const int axes = km == 0 ? ks.rank - 1 : ks.rank;                          // D and Dv may differ
   const bool channels = s.kv_heads * std::min(s.width, s.value_width) != 1;  // else [1] may also be per channel
   if (km == vm && (ks.rank != vs.rank || (channels && is_shape(ks, {1}) != is_shape(vs, {1})) ||
                    !std::equal(ks.shape.begin(), ks.shape.begin() + axes, vs.shape.begin())))
@@ -198,11 +198,11 @@ void Door::fully_quantised() const {
       c.fail(Status::invalid_argument, name, "", "is " + to_string(mode), to_string(wanted), "query is int8");
   const Axes in = s.layout->in;
   const bool by_rows = in == Axes::BSH || in == Axes::BSND || in == Axes::TND;  // mla_prolog_v3 gives [rows, Nq, 1]
-  const bool fits = by_rows && !c.strict() &&
-                    rows_of_heads(sq, in == Axes::TND ? s.s1 : q.shape[0] * q.shape[1], s.heads);
-  if (!fits && in == Axes::BSH)
-    c.shape(sq, "dequant_scale_query", {q.shape[0], q.shape[1], s.heads}, "B, S1, Nq");
-  else if (!fits && (sq.rank != q.rank - 1 || !std::equal(sq.shape.begin(), sq.shape.begin() + sq.rank, q.shape.begin())))
+  const bool fits =
+      by_rows && !c.strict() && rows_of_heads(sq, in == Axes::TND ? s.s1 : q.shape[0] * q.shape[1], s.heads);
+  if (!fits && in == Axes::BSH) c.shape(sq, "dequant_scale_query", {q.shape[0], q.shape[1], s.heads}, "B, S1, Nq");
+  else if (!fits &&
+           (sq.rank != q.rank - 1 || !std::equal(sq.shape.begin(), sq.shape.begin() + sq.rank, q.shape.begin())))
     wrong_shape(sq, "dequant_scale_query", brackets({q.shape.data(), std::size_t(q.rank - 1)}),
                 "query without its last axis");
   c.shape(sk, "dequant_scale_key", {1}, "one for the tensor");

@@ -243,9 +243,9 @@ struct Reference {
       const Tensor& t = a.dequant_scale_query;
       // rows first: any shape with a row of heads for each row of the query
       const std::int64_t at = folded ? s.first_query + q : b * rows + q;
-      factor *= in == "BNSD"                  ? number(t, {b, h, q})
+      factor *= in == "BNSD"                 ? number(t, {b, h, q})
                 : in == "NTD" || in == "NSD" ? number(t, {h, at})
-                                              : float_at(t, offset_of(t, at * heads + h));
+                                             : float_at(t, offset_of(t, at * heads + h));
       factor *= number(a.dequant_scale_key, {0}), value_factor = number(a.dequant_scale_value, {0});
     }
     std::vector<double> query_row, rope_row, score;

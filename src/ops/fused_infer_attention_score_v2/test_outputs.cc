@@ -83,6 +83,33 @@ TEST(FusedInfer, G3FullyQuantisedAnywhere) {
                         .mode = 3,
                         .scale = 2});
 }
+TEST(FusedInfer, G3QueryScalesFoldedOrNot) {
+  for (const char* layout : {"BSH", "BSND", "TND"}) {
+    Case c({.layout = layout,
+            .b = 2,
+            .nq = 3,
+            .nk = 1,
+            .s1 = 2,
+            .s2 = 20,
+            .d = 32,
+            .dr = 8,
+            .type = kI8,
+            .ql = {2, 2},
+            .kl = {20, 9}});
+    const Kernels& kernels = *supported_kernels().back();
+    const Results wanted = run(c, kernels, 1);
+    reference::fused_infer_attention_score_v2(c.args(), c.outs());
+    const Results wanted_of_reference = results(c);
+    for (const Shape& shape : {Shape{4, 3}, Shape{4, 3, 1}, Shape{2, 2, 3}, Shape{2, 2, 3, 1}, Shape{1, 4, 1, 3}}) {
+      for (std::size_t i = 0; i < shape.size(); ++i) c.sq.t.shape[i] = shape[i];
+      c.sq.t.rank = int(shape.size());
+      make_contiguous(c.sq.t);
+      EXPECT_EQ(run(c, kernels, 1), wanted) << layout << " " << shape.size();
+      reference::fused_infer_attention_score_v2(c.args(), c.outs());
+      EXPECT_EQ(results(c), wanted_of_reference) << layout << " " << shape.size();
+    }
+  }
+}
 TEST(FusedInfer, G4PreDividedRope) {
   Case c({.layout = "BSND", .nq = 32, .nk = 1, .d = 128, .dr = 64, .type = kI8, .kl = {200}, .rank = 3});
   std::vector<float> rope;
@@ -136,6 +163,9 @@ TEST(FusedInfer, G6CodesPerChannelWithOffset) {
                .out_offset = true};
   expect_all_right(s);
   expect_strict_too(s);
+}
+TEST(FusedInfer, G6CodesOfSmallOutputs) {  // probabilities rounded to bf16 would move 4 %
+  expect_all_right({.layout = "BNSD", .nq = 8, .s1 = 16, .s2 = 130, .type = kBf16, .os = {1}, .os_scale = 600});
 }
 TEST(FusedInfer, G7CodesPerChannelInOneAxis) {
   const Spec s{.layout = "BSH", .b = 2, .nk = 2, .s1 = 5, .s2 = 70, .os = {1, 1, 512}};

@@ -37,6 +37,9 @@ TEST(FusedInfer, F3ScalePerChannelInOneAxis) {  // the offset enters softmax_lse
   expect_all_right(
       {.layout = "BSH", .b = 2, .nk = 2, .s2 = 70, .kv = kI8, .ks = {1, 256}, .scale_type = kF16, .offsets = true});
 }
+TEST(FusedInfer, F3ScalePerChannelOfOneColumn) {  // (Nk*Dv) is (1,) too
+  expect_all_right({.layout = "BSH", .nq = 2, .nk = 1, .s2 = 9, .d = 8, .dv = 1, .kv = kI8, .ks = {8}, .vs = {1}});
+}
 TEST(FusedInfer, F4ScalePerTensor) {
   const Spec s{.layout = "BNSD", .b = 2, .nk = 2, .s2 = 70, .kv = kI8, .ks = {1}, .scale_type = kF16, .offsets = true};
   expect_all_right(s);
@@ -102,6 +105,25 @@ TEST(FusedInfer, F11KeyPerChannelValuePerToken) {
                .offsets = true};
   expect_all_right(s);
   expect_strict_too(s);
+}
+TEST(FusedInfer, F11KeysBesideAttentionSinks) {  // the sum is theirs, their probabilities are tiny
+  for (const DType type : {kF16, kBf16})
+    for (const int sinks : {1, 3}) {
+      Case c({.layout = "BNSD", .s1 = 8, .s2 = 256, .type = type, .kv = kI8, .ks = {1}});
+      const float gap = type == kF16 ? 12 : 10;
+      for (std::int64_t h = 0; h < 4; ++h) {
+        for (std::int64_t q = 0; q < 8; ++q)
+          c.query.put(c.query_at(128, 0, h, q, 0), gap / (c.scale() * c.ks.get(0) * 100));
+        for (std::int64_t k = 0; k < 256; ++k)
+          for (std::int64_t d = 0; d < 128; ++d) {
+            const std::int64_t at = c.key_at(c.key, 128, 0, h, k, d);
+            c.key.put(at, k < sinks && d == 0 ? float(100 + k) : 0);
+            c.value.put(at, k < sinks ? 0 : std::fabs(c.value.get(at)) / 2);
+          }
+      }
+      const Judged j(c);
+      for (const Kernels* kernels : supported_kernels()) run(c, *kernels, 1), expect_right(c, j, false);
+    }
 }
 TEST(FusedInfer, F12Int4PerChannel) {
   const Spec s{
