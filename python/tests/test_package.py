@@ -214,7 +214,8 @@ def test_command_of_the_wheel():
 
 
 SLOW = """
-import numpy as np, dsakit, time, os, json
+import numpy as np, dsakit, time, os, json, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would we
 rows, keys = 4096, 65536
 q = np.ones((1, rows, 8, 32), np.int8)
 arguments = dict(query=q, key=np.ones((1, keys, 1, 32), np.int8), weights=np.ones((1, rows, 8), np.float16),

@@ -163,7 +163,7 @@ class AtPageEnd {
     base_ = static_cast<char*>(mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     mprotect(front ? base_ : base_ + inside, page, PROT_NONE);
     data_ = front ? base_ + page : base_ + inside - bytes;
-    std::memcpy(data_, data, bytes);
+    if (bytes > 0) std::memcpy(data_, data, bytes);
   }
   ~AtPageEnd() { munmap(base_, size_); }
   AtPageEnd(const AtPageEnd&) = delete;

@@ -166,9 +166,12 @@ struct Case {
       std::vector<std::int8_t> rows(std::size_t(key_tokens() * row_bytes()));
       for (std::int64_t key = 0; key < key_tokens(); ++key) {
         std::int8_t* row = rows.data() + key * row_bytes();
-        std::memcpy(row, codes.data() + key * dv, std::size_t(dv));
-        std::memcpy(row + dv, key_rope.data() + key * dr, 2 * std::size_t(dr));
-        std::memcpy(row + dv + 2 * dr, scales.data() + key * tiles(), 4 * std::size_t(tiles()));
+        const auto put = [row](std::int64_t at, const auto* from, std::int64_t count) {
+          if (count > 0) std::memcpy(row + at, from, sizeof(*from) * std::size_t(count));
+        };
+        put(0, codes.data() + key * dv, dv);
+        put(dv, key_rope.data() + key * dr, dr);
+        put(dv + 2 * dr, scales.data() + key * tiles(), tiles());
       }
       row_memory = spread(rows, row_bytes(), std::int8_t{-1});
       std::vector<std::uint16_t> joined;
