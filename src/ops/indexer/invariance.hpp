@@ -53,4 +53,19 @@ void expect_invariant(C c, const L& wanted, const ContextOptions& options = {}) 
   EXPECT_TRUE(one_by_one == wanted) << "sequences one by one";
 }
 
+/// No key, one, a page and one more or less, and as many as asked for.
+template <class Case>
+void expect_any_count() {
+  for (std::int64_t mode : {0, 3}) {
+    Random r(107);
+    Case c;
+    c.batch.queries = {1, 1, 1, 1, 1, 1, 1, 2}, c.batch.keys = {0, 1, 15, 16, 17, 31, 33, 32};
+    c.batch.place();
+    c.count = 16, c.mode = mode;
+    fill(c, r, 1);
+    expect_reference(c, "mode " + std::to_string(mode));
+    expect_invariant(c, c.gathered(c.reference()));
+  }
+}
+
 }  // namespace dsakit::indexer

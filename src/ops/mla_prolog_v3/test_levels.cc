@@ -100,6 +100,14 @@ TEST(MlaPrologV3Levels, LimitsOfTheDevice) {
     static const std::int64_t longer[] = {0, 1, 1};  // lengths 1, 0, 1 need two
     a.cache_index = tensor(longer, {3});
   });
+  blocks.refused(Status::unsupported, "actual_seq_len", [](A& a, O&) {  // V22
+    static const std::vector<std::int32_t> totals = [] {
+      std::vector<std::int32_t> two(65537, 2);
+      two[0] = 1;
+      return two;
+    }();
+    a.actual_seq_len = tensor(totals.data(), {65537});
+  });
 }
 
 TEST(MlaPrologV3Levels, TolerancesEndInStrict) {

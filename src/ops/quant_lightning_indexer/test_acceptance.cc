@@ -132,19 +132,7 @@ TEST(QuantLightningIndexerAcceptance, RandomCasesAreInvariant) {
     }
 }
 
-/// No key, one, a page and one more or less, and as many as asked for.
-TEST(QuantLightningIndexerAcceptance, AsManyKeysAsSlotsOrNearly) {
-  for (std::int64_t mode : {0, 3}) {
-    Random r(107);
-    Case c;
-    c.batch.queries = {1, 1, 1, 1, 1, 1, 1, 2}, c.batch.keys = {0, 1, 15, 16, 17, 31, 33, 32};
-    c.batch.place();
-    c.count = 16, c.mode = mode;
-    fill(c, r, 1);
-    expect_reference(c, "mode " + std::to_string(mode));
-    expect_invariant(c, c.gathered(c.reference()));
-  }
-}
+TEST(QuantLightningIndexerAcceptance, AsManyKeysAsSlotsOrNearly) { indexer::expect_any_count<Case>(); }
 
 /// Scores that rise, fall, rise and fall, or whose best all lie in one page: what fools a selection that stops early.
 TEST(QuantLightningIndexerAcceptance, SortedScores) {
