@@ -606,10 +606,13 @@ void interleave_wide(const T* const* rows, int count, int dims, float* panels) n
   }
 }
 
+/// The first n, all of them from 64 on.
+[[gnu::always_inline]] inline __mmask64 some_bytes(int n) { return n >= 64 ? ~__mmask64(0) : (__mmask64(1) << n) - 1; }
+
 /// Sixty-four codes, the first `rest`.
 [[gnu::always_inline]] inline __m512i load_line(const std::int8_t* row, int rest) {
   if (rest >= 64) return _mm512_loadu_si512(row);
-  return _mm512_maskz_loadu_epi8((std::uint64_t(1) << rest) - 1, row);
+  return _mm512_maskz_loadu_epi8(some_bytes(rest), row);
 }
 
 void transpose_codes(const std::int8_t* const* rows, int count, int dims, std::int8_t* panel,
@@ -697,7 +700,7 @@ template <int Rows, class F>
 }
 
 /// 32 codes of keys j and j + 8.
-[[gnu::always_inline]] inline __m512i load_two(const std::int8_t* a, const std::int8_t* b, int rest) {
+[[gnu::always_inline]] inline __m512i load_two(const std::byte* a, const std::byte* b, int rest) {
   if (rest >= 32)
     return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(a))),
                               _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b)), 1);
@@ -711,7 +714,7 @@ template <int Rows, class F>
 struct Block {
   __m512i x[8];
 
-  [[gnu::always_inline]] void load(const std::int8_t* const* row, int d, int rest, int first) {
+  [[gnu::always_inline]] void load(const std::byte* const* row, int d, int rest, int first) {
 #pragma GCC unroll 2
     for (int k = first; k < first + 2; ++k) x[k] = biased(load_two(row[k] + d, row[k + 8] + d, rest));
   }
@@ -740,7 +743,7 @@ struct Block {
   }
   /// One eighth of the way; after all of them x[g] has the four codes of group g of all sixteen keys.
   template <int Step>
-  [[gnu::always_inline]] void step(const std::int8_t* const* row, int d, int rest) {
+  [[gnu::always_inline]] void step(const std::byte* const* row, int d, int rest) {
     if constexpr (Step < 4) load(row, d, rest, 2 * Step);
     if constexpr (Step == 4) unpack_fours();
     if constexpr (Step == 5) unpack_eights();
@@ -749,108 +752,152 @@ struct Block {
   }
 };
 
-template <int Rows>
-[[gnu::noinline]] void few_dots(const std::int32_t* start, int pitch, const std::int8_t* const* keys, int count,
-                                int dims, std::int32_t* products, const std::int8_t* const* later, int columns) {
-  const std::int8_t *row[kPanel + 16], *after[kPanel];
-  for (int j = 0; j < count + 31 - (count + 15) % 16; ++j) row[j] = keys[j < count ? j : count - 1];
-  for (int j = 0; j < count + 15 - (count + 15) % 16; ++j) after[j] = later[j < count ? j : count - 1];
+/// Digits of a row to its float.
+template <int Digits>
+[[gnu::always_inline]] inline __m512 join(const __m512i* digit) {
+  __m512 x = _mm512_cvtepi32_ps(digit[0]);
+#pragma GCC unroll 2
+  for (int i = 1; i < Digits; ++i) x = _mm512_fmadd_ps(x, _mm512_set1_ps(256), _mm512_cvtepi32_ps(digit[i]));
+  return x;
+}
+
+template <int Digits, int Rows>
+[[gnu::noinline]] void few_dots(const std::int32_t* start, int pitch, const std::byte* const* keys, int count, int dims,
+                                const float* unit, float* y, std::ptrdiff_t y_pitch, const std::byte* const* later,
+                                int columns) {
+  constexpr int kRows = Rows * Digits;
   const auto each_step = [](auto f) __attribute__((always_inline)) {
     f.template operator()<0>(), f.template operator()<1>(), f.template operator()<2>(), f.template operator()<3>();
     f.template operator()<4>(), f.template operator()<5>(), f.template operator()<6>(), f.template operator()<7>();
   };
   Block next;
-  each_step([&]<int Step>() __attribute__((always_inline)) { next.template step<Step>(row, 0, dims); });
+  each_step([&]<int Step>() __attribute__((always_inline)) { next.template step<Step>(keys, 0, dims); });
   for (int j = 0; j < count; j += 16) {
-    __m512i sum[Rows];
+    __m512i sum[kRows];
 #pragma GCC unroll 12
-    for (int r = 0; r < Rows; ++r) sum[r] = broadcast(start + r);
+    for (int r = 0; r < kRows; ++r) sum[r] = broadcast(start + r);
     const std::int32_t* q = start + pitch;
+    const std::byte* const* row = keys + j;
+    const std::byte* const* following = j + 16 < count ? row + 16 : row;
     for (int d = 0; d < dims; d += 32) {
       const Block now = next;
       const bool last = d + 32 >= dims;
-      const std::int8_t* const* next_row = last ? row + j + 16 : row + j;
+      const std::byte* const* next_row = last ? following : row;
       const int next_d = last ? 0 : d + 32;
       // A line of the next keys in turn with one of the later rows, which have time to come.
       if (d % 64 == 0) {
 #pragma GCC unroll 16
-        for (int k = 0; k < 16; ++k) _mm_prefetch(reinterpret_cast<const char*>(row[j + 16 + k] + d), _MM_HINT_T0);
+        for (int k = 0; k < 16; ++k) _mm_prefetch(reinterpret_cast<const char*>(following[k] + d), _MM_HINT_T0);
       } else if (d - 32 < columns) {
 #pragma GCC unroll 16
-        for (int k = 0; k < 16; ++k) _mm_prefetch(reinterpret_cast<const char*>(after[j + k] + d - 32), _MM_HINT_T1);
+        for (int k = 0; k < 16; ++k) _mm_prefetch(reinterpret_cast<const char*>(later[j + k] + d - 32), _MM_HINT_T1);
       }
       each_step([&]<int Step>() __attribute__((always_inline)) {
 #pragma GCC unroll 12
-        for (int r = 0; r < Rows; ++r) sum[r] = dot_i8(sum[r], now.x[Step], broadcast(q + r));
+        for (int r = 0; r < kRows; ++r) sum[r] = dot_i8(sum[r], now.x[Step], broadcast(q + r));
         q += pitch;
         next.template step<Step>(next_row, next_d, dims - next_d);
       });
     }
 #pragma GCC unroll 12
-    for (int r = 0; r < Rows; ++r) _mm512_storeu_si512(products + r * kPanel + j, sum[r]);
+    for (int r = 0; r < Rows; ++r)
+      _mm512_storeu_ps(y + r * y_pitch + j, _mm512_mul_ps(join<Digits>(sum + r * Digits), _mm512_set1_ps(unit[r])));
   }
 }
 
-void few_dots_i8(const std::int32_t* query, int rows, const std::int8_t* const* keys, int count, int dims,
-                 std::int32_t* products, const std::int8_t* const* later, int columns) noexcept {
+template <int Digits>
+void few_dots(const std::int32_t* query, int rows, const std::byte* const* keys, int count, int dims, const float* unit,
+              float* y, std::ptrdiff_t pitch, const std::byte* const* later, int columns) {
+  constexpr int kMost = 12 / Digits;
   for (int r = 0, n; r < rows; r += n) {
-    n = rows - r < 12 ? rows - r : 12;
-    with_rows<12>(n, [&]<int Rows>() {
-      few_dots<Rows>(query + r, rows, keys, count, dims, products + r * kPanel, later, columns);
+    n = rows - r < kMost ? rows - r : kMost;
+    with_rows<kMost>(n, [&]<int Rows>() {
+      few_dots<Digits, Rows>(query + r * Digits, rows * Digits, keys, count, dims, unit + r, y + r * pitch, pitch,
+                             later, columns);
     });
   }
 }
 
-template <int Rows>
-[[gnu::noinline]] void few_sums(const std::int32_t* start, int pitch, const std::int8_t* const* values, int count,
-                                int columns, std::int32_t* sums) {
-  __m512i sum[Rows][4];
+void few_dots_i8(const std::int32_t* query, int rows, int digits, const std::byte* const* keys, int count, int dims,
+                 const float* unit, float* y, std::ptrdiff_t pitch, const std::byte* const* later,
+                 int columns) noexcept {
+  if (digits == 1) few_dots<1>(query, rows, keys, count, dims, unit, y, pitch, later, columns);
+  else if (digits == 2) few_dots<2>(query, rows, keys, count, dims, unit, y, pitch, later, columns);
+  else few_dots<3>(query, rows, keys, count, dims, unit, y, pitch, later, columns);
+}
+
+constexpr int kMostSummed = 256;
+
+/// `Lines` lines of the later rows are asked for with every four values: evenly, because more at a time than a core can
+/// wait for would stall it.
+template <int Rows, bool Whole, int Lines>
+[[gnu::noinline]] void few_sums(const std::uint8_t* codes, std::ptrdiff_t pitch, const std::byte* const* values,
+                                int count, std::ptrdiff_t column, int columns, std::int32_t* sums,
+                                const std::byte* const* later) {
+  alignas(64) std::int8_t weights[Rows][kMostSummed];  // signed
+  __m512i sum[Rows][4], start[Rows];
 #pragma GCC unroll 4
-  for (int r = 0; r < Rows; ++r)
+  for (int r = 0; r < Rows; ++r) {
+    __m512i all = _mm512_setzero_si512();
+    for (int j = 0; j < count; j += 64) {
+      const std::uint8_t* from = codes + r * pitch + j;
+      const __m512i x = biased(_mm512_mask_loadu_epi8(_mm512_set1_epi8(char(128)), some_bytes(count - j), from));
+      all = dot_i8(all, _mm512_set1_epi8(1), x);
+      _mm512_store_si512(weights[r] + j, x);
+    }
+    start[r] = _mm512_set1_epi32(-128 * _mm512_reduce_add_epi32(all));
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) sum[r][i] = broadcast(start + r);
-  const std::int32_t* weights = start + pitch;
-  const auto four = [&](const std::int8_t* const* row, const std::int8_t* const* ahead) __attribute__((always_inline)) {
+    for (int i = 0; i < 4; ++i) sum[r][i] = _mm512_setzero_si512();
+  }
+  const __mmask64 some = some_bytes(columns);
+  int j = 0;
+  do {
     __m512i x[4];
 #pragma GCC unroll 4
     for (int k = 0; k < 4; ++k) {
-      x[k] = biased(load_line(row[k], columns));
-      _mm_prefetch(reinterpret_cast<const char*>(ahead[k]), _MM_HINT_T0);
+      const std::byte* line = values[j + k] + column;
+      x[k] = biased(Whole ? _mm512_loadu_si512(line) : _mm512_maskz_loadu_epi8(some, line));
+      if (k < Lines) _mm_prefetch(reinterpret_cast<const char*>(later[j / 4 * Lines + k] + column), _MM_HINT_T1);
     }
     interleave_blocks(x);
 #pragma GCC unroll 4
     for (int r = 0; r < Rows; ++r) {
-      const __m512i w = broadcast(weights + r);
+      const __m512i w = broadcast(reinterpret_cast<const std::int32_t*>(weights[r] + j));
 #pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) sum[r][i] = dot_i8(sum[r][i], x[i], w);
+      for (int i = 0; i < 4; ++i) {
+        sum[r][i] = dot_i8(sum[r][i], x[i], w);
+        asm("" : "+v"(sum[r][i]));  // else gcc 12 moves it from register to register, and spills
+      }
     }
-    weights += pitch;
-  };
-  int j = 0;
-  for (; j + 4 <= count; j += 4) four(values + j, values + (j + 20 <= count ? j + 16 : j));
-  if (j < count) {
-    const std::int8_t* rest[4];
-    for (int k = 0; k < 4; ++k) rest[k] = values[j + k < count ? j + k : count - 1];
-    four(rest, rest);
-  }
+    j += 4;
+  } while (j < count);
 #pragma GCC unroll 4
   for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
+      const __m512i x = _mm512_add_epi32(sum[r][i], start[r]);
       __m128i* out = reinterpret_cast<__m128i*>(sums + r * kPanel + 4 * i);
-      _mm_storeu_si128(out, _mm512_castsi512_si128(sum[r][i]));
-      _mm_storeu_si128(out + 4, _mm512_extracti32x4_epi32(sum[r][i], 1));
-      _mm_storeu_si128(out + 8, _mm512_extracti32x4_epi32(sum[r][i], 2));
-      _mm_storeu_si128(out + 12, _mm512_extracti32x4_epi32(sum[r][i], 3));
+      _mm_storeu_si128(out, _mm512_castsi512_si128(x));
+      _mm_storeu_si128(out + 4, _mm512_extracti32x4_epi32(x, 1));
+      _mm_storeu_si128(out + 8, _mm512_extracti32x4_epi32(x, 2));
+      _mm_storeu_si128(out + 12, _mm512_extracti32x4_epi32(x, 3));
     }
 }
 
-void few_sums_i8(const std::int32_t* weights, int rows, const std::int8_t* const* values, int count, int columns,
-                 std::int32_t* sums) noexcept {
-  for (int r = 0, n; r < rows; r += n) {
-    n = rows - r < 4 ? rows - r : 4;
-    with_rows<4>(n, [&]<int Rows>() { few_sums<Rows>(weights + r, rows, values, count, columns, sums + r * kPanel); });
-  }
+void few_sums_i8(const std::uint8_t* weights, std::ptrdiff_t pitch, int rows, const std::byte* const* values, int count,
+                 std::ptrdiff_t column, int columns, std::int32_t* sums, const std::byte* const* later) noexcept {
+  const auto tile = [&]<bool Whole, int Lines>(int r, const std::byte* const* later) {
+    with_rows<4>(rows - r < 4 ? rows - r : 4, [&]<int Rows>() {
+      few_sums<Rows, Whole, Lines>(weights + r * pitch, pitch, values, count, column, columns, sums + r * kPanel,
+                                   later);
+    });
+  };
+  const auto tiles = [&]<bool Whole>() {  // the second asks for the other half
+    if (rows <= 4) return tile.template operator()<Whole, 4>(0, later);
+    for (int r = 0; r < rows; r += 4) tile.template operator()<Whole, 2>(r, later + (r == 4 ? (count + 3) / 4 * 2 : 0));
+  };
+  if (columns == kPanel) tiles.template operator()<true>();
+  else tiles.template operator()<false>();
 }
 
 /// Sixteen accumulators: more than latency times throughput anywhere.

@@ -122,17 +122,21 @@ struct Kernels {
                           std::int32_t* sums) noexcept;
   void (*interleave_codes)(const std::int8_t* const* rows, int count, int dims, std::int8_t* panels,
                            std::int32_t* sums) noexcept;
-  /// Products of few rows of codes with codes where they lie; exact. The few are signed: -128 times the sum of each row
-  /// (the codes in memory get a bias), then 32-bit words of four codes, of the query [ceil(dims/32)*8][rows], 0 past
-  /// dims, of the weights [ceil(count/4)][rows], 0 past count. Null where panels are faster.
+  /// Products of few rows of codes with codes where they lie, their digits joined as join_codes does (unit 1 and one
+  /// digit: exact). Every pointer up to count rounded up to 16 is valid. Same bits. Null where panels are faster.
   ///
-  /// products[r * kPanel + j] = sum_c query[r][c] * keys[j][c], j < count <= 64 (from there to 63: any). Meanwhile asks
-  /// for `columns` bytes of each row of `later`, as many as keys.
-  void (*few_dots_i8)(const std::int32_t* query, int rows, const std::int8_t* const* keys, int count, int dims,
-                      std::int32_t* products, const std::int8_t* const* later, int columns) noexcept;
-  /// sums[r * kPanel + c] = sum_j weights[r][j] * values[j][c], c < columns <= 64 (from there to 63: any).
-  void (*few_sums_i8)(const std::int32_t* weights, int rows, const std::int8_t* const* values, int count, int columns,
-                      std::int32_t* sums) noexcept;
+  /// y[r * pitch + j] = join_i(sum_c query[r][i][c] * keys[j][c]) * unit[r], j < count, and anything up to count
+  /// rounded up to 16. The query's codes are signed: -128 times the sum of each row of codes (those in memory get a
+  /// bias), then 32-bit words of four, [ceil(dims/32)*8][rows][digits], 0 past dims. Meanwhile asks for the first
+  /// `columns` bytes of each row of `later`, as many as keys.
+  void (*few_dots_i8)(const std::int32_t* query, int rows, int digits, const std::byte* const* keys, int count,
+                      int dims, const float* unit, float* y, std::ptrdiff_t pitch, const std::byte* const* later,
+                      int columns) noexcept;
+  /// sums[r * kPanel + c] = sum_j (weights[r * pitch + j] - 128) * values[j][column + c], j < count <= 256, c < columns
+  /// <= 64 (from there to 63: any); exact. Meanwhile asks for the same columns of `later`.
+  void (*few_sums_i8)(const std::uint8_t* weights, std::ptrdiff_t pitch, int rows, const std::byte* const* values,
+                      int count, std::ptrdiff_t column, int columns, std::int32_t* sums,
+                      const std::byte* const* later) noexcept;
   /// A row in `digits` (1 to 3) rows of codes biased by +128: rint(x * per_unit), |x * per_unit| < 2^(8*digits-1) -
   /// 2^14 and 2^22, is the sum of code * 256^i; the most significant first, `pitch` from row to row. NaN: any codes.
   /// Same bits.

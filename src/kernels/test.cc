@@ -693,44 +693,64 @@ TEST_P(Rung, PanelsOfCodes) {
     }
 }
 
+/// Addresses of rows, the last one repeated as few_dots_i8 and few_sums_i8 want it.
+std::vector<const std::byte*> repeated(const Rows<std::int8_t>& rows) {
+  std::vector<const std::byte*> to;
+  for (const auto& row : rows.pointer)
+    to.push_back(reinterpret_cast<const std::byte*>(static_cast<const std::int8_t*>(row)));
+  to.resize((to.size() + 15) / 16 * 16, to.back());
+  return to;
+}
+
 TEST_P(Rung, FewRowsOfCodes) {
   ASSERT_EQ(k.few_dots_i8 == nullptr, k.few_sums_i8 == nullptr);  // one without the other is of no use
   if (!k.few_dots_i8) return;
-  const auto code = [](const std::int32_t* words, int pitch, int row, int i) {
-    return int(std::int8_t(std::uint32_t(words[(1 + i / 4) * pitch + row]) >> i % 4 * 8));
-  };
-  const auto words = [&](int groups, int few, int length) {  // 0 past the length
-    std::vector<std::int32_t> x(std::size_t(groups + 1) * few);
-    for (int g = 0; g < groups; ++g)
-      for (int r = 0; r < few; ++r)
-        for (int i = 0; i < 4 && 4 * g + i < length; ++i)
-          x[(g + 1) * few + r] |= std::int32_t((random_bits() % 3 ? random_bits() & 255 : 128u) << 8 * i);
-    for (int r = 0; r < few; ++r)
-      for (int i = 0; i < 4 * groups; ++i) x[r] -= 128 * code(x.data(), few, r, i);
-    return x;
-  };
+  const auto any_code = [&] { return random_bits() % 3 ? int(std::int8_t(random_bits())) : -128; };
   for (const int few : {1, 2, 3, 4, 5, 8, 11, 12, 13, 24})
-    for (const int count : {1, 2, 7, 16, 17, 33, 63, 64})
+    for (const int count : {1, 2, 7, 16, 17, 33, 63, 64, 200, 256})
       for (const int width : {1, 3, 4, 31, 32, 33, 63, 64, 65, 128, 200, 576}) {
+        if (count > 64 && width > 128) continue;
         const Rows<std::int8_t> rows(count, width);
-        const Guarded<std::int32_t> query(words((width + 31) / 32 * 8, few, width), Edge::end);
-        const Guarded<std::int32_t> products(few * kPanel, Edge::end);
-        k.few_dots_i8(query, few, rows.pointer.data(), count, width, products, rows.pointer.data(), width);
-        for (int r = 0; r < few; ++r)
-          for (int j = 0; j < count; ++j) {
-            int sum = 0;
-            for (int c = 0; c < width; ++c) sum += code(query, few, r, c) * rows.pointer[j][c];
-            ASSERT_EQ(products[r * kPanel + j], sum) << few << " " << count << " " << width;
+        const auto addresses = repeated(rows);
+        for (const int digits : {1, 2, 3}) {
+          if (few % digits) continue;
+          const int joined = few / digits, fours = (width + 31) / 32 * 8, pitch = (count + 15) / 16 * 16;
+          const Guarded<std::int32_t> query((fours + 1) * few, Edge::end);
+          std::vector<int> code(std::size_t(few) * width);
+          for (int r = 0; r < few; ++r) {
+            for (int g = 0; g <= fours; ++g) query[g * few + r] = 0;
+            for (int c = 0; c < width; ++c) {
+              const int x = code[r * width + c] = any_code();
+              query[r] -= 128 * x;
+              query[(1 + c / 4) * few + r] |= std::int32_t(std::uint32_t(x & 255) << 8 * (c % 4));
+            }
           }
-        if (width > kPanel) continue;
-        const Guarded<std::int32_t> weights(words((count + 3) / 4, few, count), Edge::end);
-        k.few_sums_i8(weights, few, rows.pointer.data(), count, width, products);
-        for (int r = 0; r < few; ++r)
-          for (int c = 0; c < width; ++c) {
-            int sum = 0;
-            for (int j = 0; j < count; ++j) sum += code(weights, few, r, j) * rows.pointer[j][c];
-            ASSERT_EQ(products[r * kPanel + c], sum) << few << " " << count << " " << width;
-          }
+          const Guarded<float> unit(random_floats(joined, 3), Edge::end), y(joined * pitch, Edge::end);
+          k.few_dots_i8(query, joined, digits, addresses.data(), count, width, unit, y, pitch, addresses.data(), width);
+          for (int r = 0; r < joined; ++r)
+            for (int j = 0; j < count; ++j) {
+              std::int32_t sum[3] = {};
+              for (int i = 0; i < digits; ++i)
+                for (int c = 0; c < width; ++c) sum[i] += code[(r * digits + i) * width + c] * rows.pointer[j][c];
+              float expected;
+              generic.join_codes(sum, 1, 1, digits, unit[r], &expected);
+              ASSERT_EQ(y[r * pitch + j], expected) << few << " " << count << " " << width;
+            }
+        }
+        const int pitch = (count + 3) / 4 * 4;
+        const Guarded<std::uint8_t> weights(few * pitch, Edge::end);
+        for (int i = 0; i < few * pitch; ++i) weights[i] = std::uint8_t(any_code() + 128);
+        const Guarded<std::int32_t> sums(few * kPanel, Edge::end);
+        for (int column = 0; column < width; column += kPanel) {
+          const int columns = std::min(kPanel, width - column);
+          k.few_sums_i8(weights, pitch, few, addresses.data(), count, column, columns, sums, addresses.data());
+          for (int r = 0; r < few; ++r)
+            for (int c = 0; c < columns; ++c) {
+              int sum = 0;
+              for (int j = 0; j < count; ++j) sum += (weights[r * pitch + j] - 128) * rows.pointer[j][column + c];
+              ASSERT_EQ(sums[r * kPanel + c], sum) << few << " " << count << " " << width;
+            }
+        }
       }
 }
 

@@ -91,7 +91,7 @@ void run_whole(const Problem& p, const Work& work, const Memory& memory, double 
       worker.load(tile);
       scratch.all.clear(tile.rows());
       const Chunks chunks(p, tile);
-      for (std::int64_t c = chunks.first; c <= chunks.last; ++c) worker.attend(c, scratch.all);
+      for (std::int64_t c = chunks.first; c <= chunks.last; ++c) worker.attend(c, c == chunks.last, scratch.all);
       for (int r = 0; r < tile.rows(); ++r) worker.finish(tile, scratch.all, r);
     });
   }
@@ -127,7 +127,7 @@ void run_split(const Problem& p, const Work& work, const Memory& memory, double 
       if (item[i].empty) return;
       Worker worker(p, work.plan, call.kernels(), scratch);
       worker.load(item[i].tile);
-      worker.attend(item[i].chunk, slot);
+      worker.attend(item[i].chunk, true, slot);
     });
     call.parallel_for((work.plan.rows + kMerge - 1) / kMerge, double(n) * work.plan.rows * p.value,
                       [&](std::int64_t piece, int) {

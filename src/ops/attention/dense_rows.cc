@@ -62,14 +62,16 @@ void Worker::load(const Tile& tile) {
   }
   for (int i = 0, r = 0; i < tile.queries; ++i)
     for (int h = 0; h < tile.heads; ++h, ++r) load_row(r, tile.first + i, tile.query_head(p_, h));
-  if (plan_.way == Way::codes && few(plan_.query_digits))
-    arrange(s_.query_codes, plan_.query_pitch, tile.rows() * plan_.query_digits, (p_.width + 31) / 32 * 32,
-            s_.few_query);
+  if (few(plan_.query_digits)) arrange_query();
+  now_->number = next_->number = -1;
 }
 
-/// Biased codes in rows to what few_dots_i8 and few_sums_i8 want.
-void Worker::arrange(const std::uint8_t* codes, std::ptrdiff_t pitch, int rows, int length, std::int32_t* words) const {
-  for (int r = 0; r < rows; ++r, codes += pitch) {
+/// Codes to what few_dots_i8 wants.
+void Worker::arrange_query() const {
+  const int rows = tile_.rows() * plan_.query_digits, length = (p_.width + 31) / 32 * 32;
+  const std::uint8_t* codes = s_.query_codes;
+  std::int32_t* words = s_.few_query;
+  for (int r = 0; r < rows; ++r, codes += plan_.query_pitch) {
     std::int32_t sum = 0;
     for (int i = 0; i < length; ++i) sum += codes[i];
     words[r] = -128 * (sum - 128 * length);
@@ -140,10 +142,10 @@ void Worker::split_query(float* q, int r) const {
 void Worker::gather(const Cache& cache, int width, bool keyed, const Numbers& numbers, std::byte* to,
                     const std::byte** rows) const {
   const std::size_t bytes = std::size_t(width * plan_.element);
-  for (int j = 0; j < chunk_.count; ++j, to += bytes) {
+  for (int j = 0; j < now_->count; ++j, to += bytes) {
     const std::byte* row = rows[j];
     rows[j] = to;
-    if (!chunk_.whole && !chunk_.used[j]) {
+    if (!now_->whole && !now_->used[j]) {
       std::memset(to, 0, bytes);
       continue;
     }
@@ -158,40 +160,49 @@ void Worker::gather(const Cache& cache, int width, bool keyed, const Numbers& nu
       out[d] = keyed ? (float(codes[d]) + numbers.offset[j]) * numbers.scale[j]
                      : (float(codes[d]) + numbers.channel_offset[d]) * numbers.channel_scale[d];
   }
+  std::fill(rows + now_->count, rows + kChunk, rows[now_->count - 1]);
 }
 
-void Worker::find_keys() {
+/// What the tile sees of a chunk, and where that lies.
+void Worker::find(std::int64_t number, Chunk& chunk) const {
+  chunk.look(p_, tile_, number);
+  chunk.number = number;
+  const auto rows = [&](const Cache& cache, int element, const std::byte** row) {
+    find_rows(p_, cache, element, tile_, chunk, row);
+    std::fill(row + chunk.count, row + kChunk, row[chunk.count - 1]);
+  };
+  if (chunk.count == 0) return;
+  rows(p_.key, plan_.stored_element, chunk.key), rows(p_.values, plan_.stored_element, chunk.value);
+  if (p_.rope) rows(p_.key_rope, plan_.rope_element, chunk.rope);
+}
+
+/// What belongs to the keys of this chunk, and their rows where they cannot be used where they lie.
+void Worker::fetch_keys() {
   const auto numbers = [&](const Parameter& scale, const Parameter& offset, const Numbers& to) {
-    if (scale.per_key)
-      elements_of(p_, scale, tile_, chunk_, to.scale), elements_of(p_, offset, tile_, chunk_, to.offset);
+    if (scale.per_key) elements_of(p_, scale, tile_, *now_, to.scale), elements_of(p_, offset, tile_, *now_, to.offset);
   };
   numbers(p_.key_scale, p_.key_offset, s_.key), numbers(p_.value_scale, p_.value_offset, s_.value);
-  find_rows(p_, p_.key, plan_.stored_element, tile_, chunk_, key_);
-  find_rows(p_, p_.values, plan_.stored_element, tile_, chunk_, value_);
   const bool changed = plan_.type != p_.kv_type;
-  if (changed || p_.key.block) gather(p_.key, p_.width, p_.key_scale.per_key, s_.key, s_.keys, key_);
-  if (changed || p_.values.block) gather(p_.values, p_.value, p_.value_scale.per_key, s_.value, s_.values, value_);
-  if (p_.rope) {
-    find_rows(p_, p_.key_rope, plan_.rope_element, tile_, chunk_, rope_);
-    std::byte* to = s_.rope;
-    for (int j = 0; p_.key_rope.block && j < chunk_.count; ++j, to += p_.rope * plan_.rope_element) {
-      straighten(p_.key_rope, rope_[j], p_.rope, plan_.rope_element, to);
-      rope_[j] = to;
-    }
+  if (changed || p_.key.block) gather(p_.key, p_.width, p_.key_scale.per_key, s_.key, s_.keys, now_->key);
+  if (changed || p_.values.block) gather(p_.values, p_.value, p_.value_scale.per_key, s_.value, s_.values, now_->value);
+  std::byte* to = s_.rope;
+  for (int j = 0; p_.key_rope.block && j < now_->count; ++j, to += p_.rope * plan_.rope_element) {
+    straighten(p_.key_rope, now_->rope[j], p_.rope, plan_.rope_element, to);
+    now_->rope[j] = to;
   }
-  if (chunk_.whole) return;
-  for (int j = 0; j < chunk_.count; ++j)
-    if (!chunk_.used[j]) value_[j] = s_.zeros;
+  if (now_->whole) return;
+  for (int j = 0; j < now_->count; ++j)
+    if (!now_->used[j]) now_->value[j] = s_.zeros;
   if (plan_.way != Way::codes) find_unseen_infinities();
 }
 
 /// A probability of 0 does not keep a NaN or an infinity away: which keys hold one that some row must not see?
 void Worker::find_unseen_infinities() {
   any_infinite_ = false;
-  for (int j = 0; j < chunk_.count; ++j) {
+  for (int j = 0; j < now_->count; ++j) {
     infinite_[j] = false;
-    if (!chunk_.used[j] || chunk_.shared[j]) continue;
-    const std::byte* x = value_[j];
+    if (!now_->used[j] || now_->shared[j]) continue;
+    const std::byte* x = now_->value[j];
     infinite_[j] = plan_.type == DType::bf16  ? any_infinite(as<bf16>(x), p_.value)
                    : plan_.type == DType::f16 ? any_infinite(as<f16>(x), p_.value)
                                               : any_infinite(as<float>(x), p_.value);
@@ -208,7 +219,7 @@ void Worker::transpose(DType type, const std::byte* const* rows, int count, int 
 }
 
 void Worker::interleave(const std::byte* const* rows, std::ptrdiff_t column, int columns) const {
-  const int n = chunk_.count;
+  const int n = now_->count;
   auto* wide = reinterpret_cast<float*>(s_.panel);
   if (plan_.type == DType::bf16)
     k_.interleave_bf16(Typed<bf16>(rows, n, column).row, n, columns, reinterpret_cast<bf16*>(s_.panel));
@@ -221,7 +232,7 @@ void Worker::interleave(const std::byte* const* rows, std::ptrdiff_t column, int
 
 /// The kernels ask for what lies a few rows ahead in a panel; these are rows from `first` on that come next.
 void Worker::ask_for(const std::byte* const* rows, int first, int columns) const {
-  for (int j = first; j < std::min(first + kAhead, chunk_.count); ++j)
+  for (int j = first; j < std::min(first + kAhead, now_->count); ++j)
     for (int c = 0; c < columns * plan_.element; c += 64) __builtin_prefetch(rows[j] + c);
 }
 

@@ -57,12 +57,11 @@ std::pair<float, float> Partial::rescale(int r, float later_most, float later_su
 
 // ---- scores -------------------------------------------------------------------------------------------------------
 
-/// Scores of up to 64 keys from `first` on, for the rows that may see them.
-void Worker::score(int first) const {
-  const int count = std::min(kPanel, chunk_.count - first);
+/// Scores of `count` keys from `first` on, for the rows that may see them.
+void Worker::score(int first, int count) const {
   int from = tile_.queries, to = -1;
   for (int i = 0; i < tile_.queries; ++i)
-    if (chunk_.seen[i].low < first + count && chunk_.seen[i].high > first) from = std::min(from, i), to = i;
+    if (now_->seen[i].low < first + count && now_->seen[i].high > first) from = std::min(from, i), to = i;
   if (to < from) return;
   const int row = from * tile_.heads, rows = (to - from + 1) * tile_.heads;
   float* const c = s_.scores + row * kScorePitch + first;
@@ -71,22 +70,20 @@ void Worker::score(int first) const {
 
   const std::ptrdiff_t at = row * plan_.query_pitch;
   if (plan_.way == Way::codes) {
-    const Typed<std::int8_t> keys(key_ + first, count, 0);
-    const std::int32_t* products = s_.products;
+    const std::ptrdiff_t pitch = p_.rope ? kPanel : kScorePitch;
+    float* const x = p_.rope ? s_.part : s_.scores + first;
     if (few(plan_.query_digits)) {
-      const Typed<std::int8_t> values(value_ + first, count, 0);
-      k_.few_dots_i8(s_.few_query, tile_.rows() * plan_.query_digits, keys.row, count, p_.width, s_.products,
-                     values.row, p_.value);
-      products += row * plan_.query_digits * kPanel;
+      k_.few_dots_i8(s_.few_query, tile_.rows(), plan_.query_digits, now_->key + first, count, p_.width, s_.row_unit, x,
+                     pitch, now_->value + first, p_.value);
     } else {
       auto* codes = reinterpret_cast<std::int8_t*>(s_.panel);
-      k_.transpose_codes(keys.row, count, p_.width, codes, s_.column_sums);
+      k_.transpose_codes(Typed<std::int8_t>(now_->key + first, count, 0).row, count, p_.width, codes, s_.column_sums);
       k_.product_i8(s_.query_codes + at * plan_.query_digits, plan_.query_pitch, rows * plan_.query_digits, codes,
                     s_.column_sums, (p_.width + 3) / 4 * 4, s_.products, kPanel);
+      join(row, rows, plan_.query_digits, count, s_.row_unit, x, pitch);
     }
-    join(0, rows, plan_.query_digits, count, products, s_.row_unit + row);
   } else {
-    transpose(plan_.type, key_ + first, count, p_.width);
+    transpose(plan_.type, now_->key + first, count, p_.width);
     if (plan_.way == Way::pairs)
       k_.product_bf16(s_.query_pairs + at, plan_.query_pitch, rows, pairs, p_.width, c, kScorePitch, false);
     else if (plan_.type == DType::bf16)
@@ -94,7 +91,7 @@ void Worker::score(int first) const {
     else k_.product_wide(s_.query_wide + at, plan_.query_pitch, rows, wide, p_.width, c, kScorePitch, false);
   }
   if (p_.rope) {
-    transpose(p_.rope_type, rope_ + first, count, p_.rope);
+    transpose(p_.rope_type, now_->rope + first, count, p_.rope);
     const std::ptrdiff_t at = row * plan_.rope_pitch;
     const bool add = plan_.way != Way::codes;
     if (plan_.rope_pairs)
@@ -106,29 +103,32 @@ void Worker::score(int first) const {
   if (plan_.way == Way::codes) combine(first, count, row, rows);
 }
 
-/// Products of codes to rows of `part`.
-void Worker::join(int row, int rows, int digits, int count, const std::int32_t* products, const float* unit) const {
-  for (int r = 0; r < rows; ++r, products += digits * kPanel)
-    k_.join_codes(products, kPanel, count, digits, unit[r], s_.part + (row + r) * kPanel);
+/// Products of codes to numbers: rows [row, row + rows) of x.
+void Worker::join(int row, int rows, int digits, int count, const float* unit, float* x, std::ptrdiff_t pitch) const {
+  const std::int32_t* products = s_.products;
+  for (int r = row; r < row + rows; ++r, products += digits * kPanel)
+    k_.join_codes(products, kPanel, count, digits, unit[r], x + r * pitch);
 }
 
-/// Dots of codes with their parameters, and with the rope dots.
+/// Dots of codes with their parameters, and with the rope dots where there are such (else the dots are in place).
 void Worker::combine(int first, int count, int row, int rows) const {
   const float *scale = s_.key.scale + first, *offset = s_.key.offset + first;
   for (int r = row; r < row + rows; ++r) {
     float* c = s_.scores + r * kScorePitch + first;
-    const float* x = s_.part + (r - row) * kPanel;
-    if (!p_.rope) std::fill_n(c, count, 0.0f);
+    float* x = p_.rope ? s_.part + r * kPanel : c;
     if (p_.query_type == DType::i8) {
       const float factor = s_.row_factor[r], key = s_.key.channel_scale[0];
-      for (int j = 0; j < count; ++j) c[j] = (x[j] + c[j]) * factor * key;
-    } else if (!plan_.keyed_keys) {
-      const float constant = s_.row_constant[r];
-      for (int j = 0; j < count; ++j) c[j] += x[j] + constant;
-    } else {
-      const float sum = s_.row_sum[r];
-      for (int j = 0; j < count; ++j) c[j] += (x[j] + sum * offset[j]) * scale[j];
+      for (int j = 0; j < count && p_.rope; ++j) c[j] += x[j];
+      for (int j = 0; j < count; ++j) c[j] = c[j] * factor * key;
+      continue;
     }
+    if (plan_.keyed_keys) {
+      const float sum = s_.row_sum[r];
+      for (int j = 0; j < count; ++j) x[j] = (x[j] + sum * offset[j]) * scale[j];
+    } else if (const float constant = s_.row_constant[r]; constant != 0) {
+      for (int j = 0; j < count; ++j) x[j] += constant;
+    }
+    for (int j = 0; j < count && p_.rope; ++j) c[j] += x[j];
   }
 }
 
@@ -141,7 +141,7 @@ float Worker::scale_and_hide(int r, const Seen& seen) const {
   for (int j = seen.low; j < seen.high; ++j) x[j] *= p_.scale;
   if (p_.bias.data) {
     const std::ptrdiff_t at = p_.bias.sequence * tile_.b + p_.bias.token * (tile_.first + r / tile_.heads) +
-                              p_.bias.head * tile_.query_head(p_, r % tile_.heads) + chunk_.first;
+                              p_.bias.head * tile_.query_head(p_, r % tile_.heads) + now_->first;
     const auto add = [&](const auto* bias) {
       for (int j = seen.low; j < seen.high; ++j) x[j] += to_float(bias[j]);
     };
@@ -161,15 +161,15 @@ float Worker::scale_and_hide(int r, const Seen& seen) const {
 
 void Worker::soften(const Partial& all) {
   n_few_ = 0;
-  const int padded = (chunk_.count + 15) / 16 * 16;
+  const int padded = (now_->count + 15) / 16 * 16;
   for (int r = 0; r < tile_.rows(); ++r) {
-    const Seen& seen = chunk_.seen[r / tile_.heads];
+    const Seen& seen = now_->seen[r / tile_.heads];
     float *x = s_.scores + r * kScorePitch, most = 0;
     const int low = seen.low / 16 * 16;
     const float scale = seen.any() ? scale_and_hide(r, seen) : kNaN;
     if (scale != scale) {  // nothing to see here
       std::fill_n(x, padded, 0.0f);
-      weigh(r, {0, 0, nullptr});
+      weigh(r, {0, 0, nullptr}, 0);
       weight_[r] = {1, 0};
       continue;
     }
@@ -188,17 +188,15 @@ void Worker::soften(const Partial& all) {
       shift = float(offsets);
     }
     if (plan_.way == Way::pairs && sum * sum < kMany * k_.sum_squares(x + low, seen.high - low, 1)) few_[n_few_++] = r;
-    weigh(r, seen);
+    weigh(r, seen, sum);
     weight_[r] = all.rescale(r, most, sum, shift);
   }
-  if (plan_.way == Way::codes && few(plan_.weight_digits))
-    arrange(s_.weight_codes, kScorePitch, tile_.rows() * plan_.weight_digits, padded, s_.few_weights);
 }
 
-/// Probabilities (times scales) as the products want them.
-void Worker::weigh(int r, const Seen& seen) {
+/// Probabilities (times scales) as the products want them; `sum` of the probabilities.
+void Worker::weigh(int r, const Seen& seen, float sum) {
   float* x = s_.scores + r * kScorePitch;
-  const int padded = (chunk_.count + 15) / 16 * 16;
+  const int padded = (now_->count + 15) / 16 * 16;
   if (plan_.way == Way::pairs) {
     bf16* high = s_.high + r * kScorePitch;
     if (seen.any() && n_few_ > 0 && few_[n_few_ - 1] == r)
@@ -206,20 +204,22 @@ void Worker::weigh(int r, const Seen& seen) {
     else k_.multiply_round(x, nullptr, padded, high);
   } else if (plan_.way == Way::codes) {
     std::uint8_t* codes = s_.weight_codes + std::ptrdiff_t(r) * plan_.weight_digits * kScorePitch;
-    const float most = std::max(take_peaks(r, x, padded), 0x1p-100f);
+    float largest = sum > 0 ? 1 : 0;  // the largest probability is exp(0)
+    if (plan_.keyed_values) largest = k_.max_abs(x, padded), sum = k_.sum(x, padded, 1);
+    const float most = std::max(take_peaks(r, x, padded, sum, largest), 0x1p-100f);
     const float top = plan_.weight_digits == 2 ? kTop : 0x1p21f;
     k_.split_codes(x, padded, top / most, plan_.weight_digits, codes, kScorePitch);
-    weight_unit_[r] = plan_.keyed_values && !std::isfinite(k_.sum(x, padded, 1)) ? kNaN : most / top;
+    weight_unit_[r] = std::isfinite(sum) ? most / top : kNaN;
   }
 }
 
 /// Codes share a unit, so one key that stands out (an attention sink) would leave few bits to the others, which may
 /// decide the sum: few such keys become zeros here and are added in fp32. Returns the largest of the others.
-float Worker::take_peaks(int r, float* x, int count) {
+float Worker::take_peaks(int r, float* x, int count, float sum, float most) {
   Peak* peak = peak_[r];
-  float top[kPeaks + 1] = {k_.max_abs(x, count)};
+  float top[kPeaks + 1] = {most};
   int n = 0;
-  for (float rest = k_.sum(x, count, 1); n < kPeaks && top[n] > 0 && rest < kFlat * top[n]; ++n) {
+  for (float rest = sum; n < kPeaks && top[n] > 0 && rest < kFlat * top[n]; ++n) {
     const int key = first_of(x, count, top[n]);
     if (key == count) break;  // NaN
     peak[n] = {key, x[key]};
@@ -245,7 +245,7 @@ void Worker::multiply(int row, int rows, int low, int high, int few, int n_few) 
     k_.product_i8(s_.weight_codes + at * plan_.weight_digits, kScorePitch, rows * plan_.weight_digits,
                   reinterpret_cast<const std::int8_t*>(s_.panel), s_.column_sums, (high + 3) / 4 * 4, s_.products,
                   kPanel);
-    join(row, rows, plan_.weight_digits, kPanel, s_.products, weight_unit_ + row);
+    join(row, rows, plan_.weight_digits, kPanel, weight_unit_, s_.part, kPanel);
   } else if (plan_.way == Way::pairs) {
     k_.product_bf16(s_.high + at, kScorePitch, rows, pairs, high - low, part, kPanel, false);
     if (n_few == 0) return;
@@ -263,12 +263,12 @@ void Worker::multiply(int row, int rows, int low, int high, int few, int n_few) 
 /// For a row that must not see an infinity: without the keys that are hidden from it.
 void Worker::multiply_apart(int r, int column, int columns) {
   const std::byte* own[kChunk];
-  const Seen& seen = chunk_.seen[r / tile_.heads];
-  for (int j = 0; j < chunk_.count; ++j) own[j] = seen.sees(j) ? value_[j] : s_.zeros;
+  const Seen& seen = now_->seen[r / tile_.heads];
+  for (int j = 0; j < now_->count; ++j) own[j] = seen.sees(j) ? now_->value[j] : s_.zeros;
   interleave(own, column, columns);
   int few = 0;
   while (few < n_few_ && few_[few] < r) ++few;
-  multiply(r, 1, 0, chunk_.count, few, few < n_few_ && few_[few] == r ? 1 : 0);
+  multiply(r, 1, 0, now_->count, few, few < n_few_ && few_[few] == r ? 1 : 0);
 }
 
 void Worker::add_peaks(int column, int columns) const {
@@ -276,29 +276,29 @@ void Worker::add_peaks(int column, int columns) const {
   for (int r = 0; r < tile_.rows(); ++r)
     for (int i = 0; i < peaks_[r]; ++i) {
       const auto [key, weight] = peak_[r][i];
-      const auto* value = reinterpret_cast<const std::int8_t*>(value_[key]) + column;
+      const auto* value = reinterpret_cast<const std::int8_t*>(now_->value[key]) + column;
       for (int c = 0; c < columns; ++c) s_.part[r * kPanel + c] += weight * float(value[c]);
     }
 }
 
 void Worker::multiply_values(int column, int columns) {
   const int rows = tile_.rows();
-  if (plan_.way == Way::codes && few(plan_.weight_digits)) {
-    const Typed<std::int8_t> values(value_, chunk_.count, column);
-    k_.few_sums_i8(s_.few_weights, rows * plan_.weight_digits, values.row, chunk_.count, columns, s_.products);
-    join(0, rows, plan_.weight_digits, kPanel, s_.products, weight_unit_);
+  if (few(plan_.weight_digits)) {
+    k_.few_sums_i8(s_.weight_codes, kScorePitch, rows * plan_.weight_digits, now_->value, now_->count, column, columns,
+                   s_.products, next_->count ? next_->key : now_->value);
+    join(0, rows, plan_.weight_digits, kPanel, weight_unit_, s_.part, kPanel);
     return add_peaks(column, columns);
   }
-  interleave(value_, column, columns);
-  if (chunk_.whole || plan_.way == Way::codes) {
-    multiply(0, rows, 0, chunk_.count, 0, n_few_);
+  interleave(now_->value, column, columns);
+  if (now_->whole || plan_.way == Way::codes) {
+    multiply(0, rows, 0, now_->count, 0, n_few_);
     return add_peaks(column, columns);
   }
   for (int r = 0, few = 0; r < rows; r += kBlockRows) {
     const int end = std::min(r + kBlockRows, rows);
-    int low = chunk_.count, high = 0, next = few;
+    int low = now_->count, high = 0, next = few;
     for (int i = r / tile_.heads; i <= (end - 1) / tile_.heads; ++i)
-      if (const Seen& seen = chunk_.seen[i]; seen.any())
+      if (const Seen& seen = now_->seen[i]; seen.any())
         low = std::min(low, seen.low / 16 * 16), high = std::max(high, seen.high);
     while (next < n_few_ && few_[next] < end) ++next;
     if (low < high) multiply(r, end - r, low, high, few, next - few);
@@ -306,23 +306,31 @@ void Worker::multiply_values(int column, int columns) {
   }
   if (!any_infinite_) return;
   for (int r = 0; r < rows; ++r) {
-    const Seen& seen = chunk_.seen[r / tile_.heads];
+    const Seen& seen = now_->seen[r / tile_.heads];
     bool apart = false;
-    for (int j = 0; j < chunk_.count && seen.any(); ++j) apart = apart || (infinite_[j] && !seen.sees(j));
+    for (int j = 0; j < now_->count && seen.any(); ++j) apart = apart || (infinite_[j] && !seen.sees(j));
     if (apart) multiply_apart(r, column, columns);
   }
 }
 
 // ---- all of it ----------------------------------------------------------------------------------------------------
 
-void Worker::attend(std::int64_t chunk, const Partial& all) {
-  chunk_.look(p_, tile_, chunk);
-  if (chunk_.count == 0) return;
-  find_keys();
-  for (int j = 0; j < chunk_.count; j += kPanel) {
-    ask_for(key_, j + kPanel, p_.width);
-    if (j + kPanel >= chunk_.count) ask_for(value_, 0, p_.value);
-    score(j);
+void Worker::attend(std::int64_t chunk, bool last, const Partial& all) {
+  std::swap(now_, next_);
+  if (now_->number != chunk) find(chunk, *now_);
+  if (now_->count == 0) return;
+  fetch_keys();
+  next_->number = -1, next_->count = 0;
+  if (few(plan_.query_digits)) {  // their kernels ask for what comes next
+    if (!last) find(chunk + 1, *next_);
+    const int step = p_.rope ? kPanel : kChunk;
+    for (int j = 0; j < now_->count; j += step) score(j, std::min(step, now_->count - j));
+  } else {
+    for (int j = 0; j < now_->count; j += kPanel) {
+      ask_for(now_->key, j + kPanel, p_.width);
+      if (j + kPanel >= now_->count) ask_for(now_->value, 0, p_.value);
+      score(j, std::min(kPanel, now_->count - j));
+    }
   }
   soften(all);
   for (int c = 0; c < p_.value; c += kPanel) {

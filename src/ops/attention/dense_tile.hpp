@@ -54,8 +54,8 @@ struct Numbers {
 struct Scratch {
   bf16 *query_pairs, *rope_pairs;  // [rows][pitch]; which of them exist depends on the way
   float *query_wide, *rope_wide;
-  std::uint8_t* query_codes;              // [rows][digits][pitch]
-  std::int32_t *few_query, *few_weights;  // the codes of few rows, as few_dots_i8 and few_sums_i8 want them
+  std::uint8_t* query_codes;                              // [rows][digits][pitch]
+  std::int32_t* few_query;                                // the codes of few rows, as few_dots_i8 wants them
   float *row_unit, *row_sum, *row_constant, *row_factor;  // [rows]
   std::byte* panel;
   std::int32_t *column_sums, *products;  // [kPanel], [rows][digits][kPanel]
@@ -79,8 +79,8 @@ class Worker {
       : p_(p), plan_(plan), k_(kernels), s_(scratch) {}
 
   void load(const Tile&);
-  /// Adds a chunk to what `all` has of the chunks before.
-  void attend(std::int64_t chunk, const Partial& all);
+  /// Adds a chunk to what `all` has of the chunks before; `last`: the next call is not for the chunk after it.
+  void attend(std::int64_t chunk, bool last, const Partial& all);
   /// The same for a chunk that lies in `chunk` already: the same operations, the same bits.
   void merge(const Partial& all, const Partial& chunk, int row) const;
   /// Sums to output; spoils the sums.
@@ -89,17 +89,19 @@ class Worker {
  private:
   void load_row(int row, std::int64_t query, std::int64_t head);
   void split_query(float* row, int r) const;
-  bool few(int digits) const { return k_.few_dots_i8 && tile_.rows() * digits <= kFew; }
-  void arrange(const std::uint8_t* codes, std::ptrdiff_t pitch, int rows, int length, std::int32_t* words) const;
-  void join(int row, int rows, int digits, int count, const std::int32_t* products, const float* unit) const;
-  void find_keys();
+  /// Few enough to need no panels.
+  bool few(int digits) const { return plan_.way == Way::codes && k_.few_dots_i8 && tile_.rows() * digits <= kFew; }
+  void arrange_query() const;
+  void join(int row, int rows, int digits, int count, const float* unit, float* x, std::ptrdiff_t pitch) const;
+  void find(std::int64_t chunk, Chunk&) const;
+  void fetch_keys();
   void gather(const Cache&, int width, bool keyed, const Numbers&, std::byte* to, const std::byte** rows) const;
-  void score(int first) const;
+  void score(int first, int count) const;
   void combine(int first, int count, int row, int rows) const;
   float scale_and_hide(int row, const Seen&) const;
   void soften(const Partial& all);
-  void weigh(int row, const Seen&);
-  float take_peaks(int row, float* x, int count);
+  void weigh(int row, const Seen&, float sum);
+  float take_peaks(int row, float* x, int count, float sum, float most);
   void add_peaks(int column, int columns) const;
   void multiply_values(int column, int columns);
   void multiply(int row, int rows, int low, int high, int few, int n_few) const;
@@ -114,8 +116,7 @@ class Worker {
   const Kernels& k_;
   const Scratch& s_;
   Tile tile_{};
-  Chunk chunk_;
-  const std::byte *key_[kChunk], *value_[kChunk], *rope_[kChunk];
+  Chunk chunk_[2], *now_ = chunk_, *next_ = chunk_ + 1;
   std::pair<float, float> weight_[kTileRows];  // of what was before, of this chunk
   float weight_unit_[kTileRows];
   struct Peak {
