@@ -167,9 +167,9 @@ void product_bf16(const bf16* a, std::ptrdiff_t a_stride, int m, const bf16* pan
   });
 }
 
-// ---- int8: vpmaddubsw saturates, so both sides are widened to 16 bits
-// ------------------------------------------------- A group of four positions 0 1 2 3 is kept as 0 2 1 3: one side is
-// widened in place (even bytes, odd bytes), and a broadcast of 32 bits of the other then meets it.
+// ---- int8 ---------------------------------------------------------------------------------------------------------
+// vpmaddubsw saturates, so both sides are widened to 16 bits. A group of four positions 0 1 2 3 is kept as 0 2 1 3: one
+// side is widened in place (even bytes, odd bytes), and a broadcast of 32 bits of the other then meets it.
 
 /// n codes (`flip`: biased by +128), widened in that order; what is missing in the last group is 0.
 [[gnu::always_inline]] inline void widen_groups(const void* codes, int n, int flip, std::int16_t* out) {
@@ -249,8 +249,7 @@ void product_i8(const std::uint8_t* a, std::ptrdiff_t a_stride, int m, const std
   });
 }
 
-// ---- the indexer: tiles of 6 keys and 16 heads
-// -------------------------------------------------------------------------
+// ---- the indexer: tiles of 6 keys and 16 heads ---------------------------------------------------------------------
 
 [[gnu::always_inline]] inline float folded(__m256 low, __m256 high) {
   const __m256 eight = _mm256_add_ps(low, high);
@@ -521,6 +520,78 @@ void interleave_wide(const T* const* rows, int count, int dims, float* panels) n
   }
 }
 
+/// Thirty-two codes (the `rest` that exist, else 0).
+[[gnu::always_inline]] inline __m256i load_codes(const std::int8_t* row, int rest) {
+  if (rest >= 32) return load_bits(row);
+  std::int8_t few[32] = {};
+  for (int i = 0; i < rest; ++i) few[i] = row[i];
+  return load_bits(few);
+}
+
+/// Sums of four codes.
+[[gnu::always_inline]] inline __m256i sum_fours(__m256i codes) {
+  return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), codes), _mm256_set1_epi16(1));
+}
+
+void transpose_codes(const std::int8_t* const* rows, int count, int dims, std::int8_t* panel,
+                     std::int32_t* sums) noexcept {
+  const int groups = (dims + 3) / 4;
+  for (int j = 0; j < kPanel; j += 8) {
+    __m256i sum = _mm256_setzero_si256();
+    for (int c = 0; c < dims; c += 32) {
+      __m256i x[8];
+#pragma GCC unroll 8
+      for (int r = 0; r < 8; ++r) {
+        x[r] = j + r < count ? load_codes(rows[j + r] + c, dims - c) : _mm256_setzero_si256();
+        if (c % 64 == 0 && j + r + 16 < count) ask_for(rows[j + r + 16], c, dims);
+      }
+      transpose8(x);
+      std::int8_t* out = panel + std::ptrdiff_t(c) * kPanel + 4 * j;
+      const int n = groups - c / 4;
+#pragma GCC unroll 8
+      for (int g = 0; g < 8; ++g) {
+        sum = _mm256_add_epi32(sum, sum_fours(x[g]));
+        if (g < n) store_bits(out + g * kGroup, x[g]);
+      }
+    }
+    store_bits(sums + j, sum);
+  }
+}
+
+void interleave_codes(const std::int8_t* const* rows, int count, int dims, std::int8_t* panels,
+                      std::int32_t* sums) noexcept {
+  for (int c = 0; c < dims; c += kPanel, sums += kPanel) {
+    __m256i sum[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) sum[i] = _mm256_setzero_si256();
+    for (int j = 0; j < count; j += 4, panels += kGroup) {
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half) {
+        __m256i x[4];
+#pragma GCC unroll 4
+        for (int r = 0; r < 4; ++r) {
+          const int rest = dims - c - 32 * half;
+          x[r] = j + r < count ? load_codes(rows[j + r] + c + 32 * half, rest) : _mm256_setzero_si256();
+          if (half == 0 && j + r + 16 < count) ask_for(rows[j + r + 16], c, dims);
+        }
+        const __m256i low01 = _mm256_unpacklo_epi8(x[0], x[1]), high01 = _mm256_unpackhi_epi8(x[0], x[1]);
+        const __m256i low23 = _mm256_unpacklo_epi8(x[2], x[3]), high23 = _mm256_unpackhi_epi8(x[2], x[3]);
+        const __m256i a = _mm256_unpacklo_epi16(low01, low23), b = _mm256_unpackhi_epi16(low01, low23);
+        const __m256i d = _mm256_unpacklo_epi16(high01, high23), e = _mm256_unpackhi_epi16(high01, high23);
+        const __m256i y[4] = {_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(d, e, 0x20),
+                              _mm256_permute2x128_si256(a, b, 0x31), _mm256_permute2x128_si256(d, e, 0x31)};
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) {
+          sum[4 * half + i] = _mm256_add_epi32(sum[4 * half + i], sum_fours(y[i]));
+          store_bits(panels + 128 * half + 32 * i, y[i]);
+        }
+      }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) store_bits(sums + 8 * i, sum[i]);
+  }
+}
+
 /// Twelve accumulators: more than latency times throughput anywhere.
 template <class Step>
 [[gnu::always_inline]] inline void spin(int rounds, Step step) {
@@ -565,6 +636,8 @@ void use_avx2(Kernels& k) {
   k.transpose_i8 = transpose<std::int8_t>;
   k.interleave_bf16 = interleave<bf16>;
   k.interleave_i8 = interleave<std::int8_t>;
+  k.transpose_codes = transpose_codes;
+  k.interleave_codes = interleave_codes;
   k.transpose_f16 = transpose_wide<f16>;
   k.transpose_f32 = transpose_wide<float>;
   k.interleave_f16 = interleave_wide<f16>;

@@ -155,8 +155,8 @@ void round_f16(const float* __restrict x, std::int64_t n, f16* __restrict y) noe
   p = multiply_add(r, p, 4.9999994e-1f);
   const float y = multiply_add(r * r, p, r) + 1.0f;
   const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, y) + (__builtin_bit_cast(std::uint32_t, shifted) << 23);
-  const float scaled = __builtin_bit_cast(float, bits);
-  return x < -87.3f ? 0.0f : scaled;
+  const std::uint32_t some = x < -87.3f ? 0u : ~0u;  // a choice between floats would keep gcc 12 from vectorising
+  return __builtin_bit_cast(float, bits & some);
 }
 
 float softmax(float* x, int n, float scale, float* largest) noexcept {
