@@ -15,12 +15,14 @@ BenchCase decode(std::int64_t t) {
           .prepare = [=] {
             struct Data {
               std::vector<bf16> query, scale, out;
-              std::vector<std::int8_t> key, value;
+              OnLine<std::int8_t> key, value;
             };
             Random r(1);
-            auto d = std::make_shared<Data>(
-                Data{random_bf16(r, t * heads * width), random_bf16(r, groups * width, 0.005f, 0.02f),
-                     std::vector<bf16>(std::size_t(t * heads * width)), random_i8(r, keys), random_i8(r, keys)});
+            auto d = std::make_shared<Data>(Data{random_bf16(r, t * heads * width),
+                                                 random_bf16(r, groups * width, 0.005f, 0.02f),
+                                                 std::vector<bf16>(std::size_t(t * heads * width)),
+                                                 {random_i8, r, keys},
+                                                 {random_i8, r, keys}});
             return [=](Context& c) {
               const Tensor scale = tensor(d->scale.data(), {groups, width});
               fused_infer_attention_score_v2({.query = tensor(d->query.data(), {t, heads, 1, width}),
