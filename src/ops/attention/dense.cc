@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::size_t kLanesBytes = std::size_t{40} << 20, kSlotsBytes = std::size_t{20} << 20;
 constexpr int kSlots = 64;                   // chunks in flight when tiles are split
+constexpr int kTogether = 8;                 // tiles of few rows of codes that a thread takes at a time
 constexpr double kFlopsPerNanosecond = 200;  // of a thread, about
 
 std::int64_t tiles_of(const Problem& p, const Plan& plan, std::int64_t b) {
@@ -22,21 +23,43 @@ std::int64_t longest(const Problem& p) {
   return most;
 }
 
+/// A thread's memory.
+struct Lane {
+  Scratch scratch;
+  Rows rows[kTogether];
+
+  Lane(Carver& memory, const Problem& p, const Plan& plan, int together) : scratch(memory, p, plan) {
+    for (int i = 0; i < together; ++i) rows[i] = Rows(memory, p, plan);
+  }
+};
+
+std::size_t lane_bytes_of(const Problem& p, const Plan& plan, int together) {
+  Carver memory;
+  Lane(memory, p, plan, together);
+  return memory.bytes();
+}
+
+/// Tiles that a thread takes at a time, if there are many.
+int together_of(const Plan& plan) { return plan.way == Way::codes && plan.rows <= kFew ? kTogether : 1; }
+
 /// How a call is cut: by tiles, and by chunks where tiles are few.
 struct Work {
   Plan plan;
   std::size_t lane_bytes, slot_bytes;
   std::int64_t tiles = 0, lanes, slots;
+  int together;
   bool split;
 
   Work(const Problem& p, const Call& call) : plan(p, longest(p), call.same_products()) {
-    Carver lane, slot;
-    Scratch(lane, p, plan), Scratch::partial(slot, plan);
-    lane_bytes = lane.bytes(), slot_bytes = slot.bytes();
+    Carver slot;
+    Partial(slot, plan);
+    lane_bytes = lane_bytes_of(p, plan, together_of(plan)), slot_bytes = slot.bytes();
     for (std::int64_t b = 0; b < p.sequences; ++b) tiles += tiles_of(p, plan, b);
     lanes = std::int64_t(std::clamp<std::size_t>(kLanesBytes / lane_bytes, 1, std::size_t(call.threads())));
     split = lanes > 1 && tiles < 4 * lanes;
     slots = split ? std::int64_t(std::clamp<std::size_t>(kSlotsBytes / slot_bytes, 1, kSlots)) : 0;
+    const std::int64_t share = lanes == 1 ? tiles : tiles / (4 * lanes);
+    together = int(std::clamp<std::int64_t>(share, 1, together_of(plan)));
   }
 };
 
@@ -51,13 +74,13 @@ class Memory {
     base_ = base + carver.bytes();
   }
 
-  Scratch lane(int i) const {
+  Lane lane(int i) const {
     Carver carver(base_ + std::size_t(i) * work_.lane_bytes);
-    return Scratch(carver, p_, work_.plan);
+    return Lane(carver, p_, work_.plan, work_.together);
   }
   Partial slot(std::int64_t i) const {
     Carver carver(base_ + std::size_t(work_.lanes) * work_.lane_bytes + std::size_t(i) * work_.slot_bytes);
-    return Scratch::partial(carver, work_.plan);
+    return Partial(carver, work_.plan);
   }
   Tile tile(std::int64_t i) const {
     const std::int64_t b = std::upper_bound(first_tile_, first_tile_ + p_.sequences + 1, i) - first_tile_ - 1;
@@ -79,20 +102,44 @@ class Memory {
   std::byte* base_;
 };
 
+/// Every chunk of n tiles, one visit behind, because a visit wants to know the next. Heads whose keys lie next to each
+/// other go through the chunks together: what memory brings along for one is there for the others.
+void visit(const Problem& p, Worker& worker, const Rows* rows, int n) {
+  Worker::Visit held{nullptr, -1};
+  const auto next = [&](Worker::Visit v) {
+    if (held.rows) worker.attend(held, v, held.rows->all);
+    held = v;
+  };
+  const bool heads_are_neighbours = p.key.head < p.key.row;
+  for (int i = 0, end; i < n; i = end) {
+    const Tile& tile = rows[i].tile;
+    end = i + 1;
+    while (heads_are_neighbours && end < n && rows[end].tile.b == tile.b && rows[end].tile.first == tile.first) ++end;
+    const Chunks chunks(p, tile);
+    for (std::int64_t c = chunks.first; c <= chunks.last; ++c)
+      for (int j = i; j < end; ++j) next({rows + j, c});
+  }
+  next({nullptr, -1});
+}
+
 /// Tiles that are many: each stays with one thread.
 void run_whole(const Problem& p, const Work& work, const Memory& memory, double cost, Call& call) {
-  const std::int64_t step = work.lanes < call.threads() ? work.lanes : work.tiles;
-  for (std::int64_t base = 0; base < work.tiles; base += step) {
-    const std::int64_t some = std::min(step, work.tiles - base);
-    call.parallel_for(some, cost * double(some) / double(work.tiles), [&](std::int64_t i, int thread) {
-      const Scratch scratch = memory.lane(thread);
-      Worker worker(p, work.plan, call.kernels(), scratch);
-      const Tile tile = memory.tile(base + i);
-      worker.load(tile);
-      scratch.all.clear(tile.rows());
-      const Chunks chunks(p, tile);
-      for (std::int64_t c = chunks.first; c <= chunks.last; ++c) worker.attend(c, c == chunks.last, scratch.all);
-      for (int r = 0; r < tile.rows(); ++r) worker.finish(tile, scratch.all, r);
+  const std::int64_t groups = (work.tiles + work.together - 1) / work.together;
+  const std::int64_t step = work.lanes < call.threads() ? work.lanes : groups;
+  for (std::int64_t base = 0; base < groups; base += step) {
+    const std::int64_t some = std::min(step, groups - base);
+    call.parallel_for(some, cost * double(some) / double(groups), [&](std::int64_t i, int thread) {
+      Lane lane = memory.lane(thread);
+      Worker worker(p, work.plan, call.kernels(), lane.scratch);
+      const std::int64_t first = (base + i) * work.together;
+      const int n = int(std::min<std::int64_t>(work.together, work.tiles - first));
+      for (int t = 0; t < n; ++t) {
+        worker.load(memory.tile(first + t), lane.rows[t]);
+        lane.rows[t].all.clear(lane.rows[t].tile.rows());
+      }
+      visit(p, worker, lane.rows, n);
+      for (const Rows* rows = lane.rows; rows < lane.rows + n; ++rows)
+        for (int r = 0; r < rows->tile.rows(); ++r) worker.finish(rows->tile, rows->all, r);
     });
   }
 }
@@ -106,7 +153,7 @@ void run_split(const Problem& p, const Work& work, const Memory& memory, double 
   } item[kSlots];
   constexpr int kMerge = 8;  // rows per piece of work
   const std::int64_t slots = work.lanes < call.threads() ? std::min(work.lanes, work.slots) : work.slots;
-  const Scratch zero = memory.lane(0);
+  const Lane zero = memory.lane(0);
   std::int64_t tile = 0, chunk = -1;
   while (tile < work.tiles) {
     std::int64_t n = 0;
@@ -121,24 +168,25 @@ void run_split(const Problem& p, const Work& work, const Memory& memory, double 
       else ++chunk;
     }
     call.parallel_for(n, cost, [&](std::int64_t i, int thread) {
-      const Scratch scratch = memory.lane(thread);
+      Lane lane = memory.lane(thread);
       const Partial slot = memory.slot(i);
       slot.clear(item[i].tile.rows());
       if (item[i].empty) return;
-      Worker worker(p, work.plan, call.kernels(), scratch);
-      worker.load(item[i].tile);
-      worker.attend(item[i].chunk, true, slot);
+      Worker worker(p, work.plan, call.kernels(), lane.scratch);
+      worker.load(item[i].tile, lane.rows[0]);
+      worker.attend({lane.rows, item[i].chunk}, {nullptr, -1}, slot);
     });
     call.parallel_for((work.plan.rows + kMerge - 1) / kMerge, double(n) * work.plan.rows * p.value,
                       [&](std::int64_t piece, int) {
-                        const Worker worker(p, work.plan, call.kernels(), zero);
+                        const Worker worker(p, work.plan, call.kernels(), zero.scratch);
+                        const Partial& all = zero.rows[0].all;
                         for (std::int64_t i = 0; i < n; ++i) {
                           const Item& x = item[i];
                           const int end = int(std::min<std::int64_t>((piece + 1) * kMerge, x.tile.rows()));
                           for (int r = int(piece) * kMerge; r < end; ++r) {
-                            if (x.first) zero.all.sum[r] = 0;
-                            worker.merge(zero.all, memory.slot(i), r);
-                            if (x.last) worker.finish(x.tile, zero.all, r);
+                            if (x.first) all.sum[r] = 0;
+                            worker.merge(all, memory.slot(i), r);
+                            if (x.last) worker.finish(x.tile, all, r);
                           }
                         }
                       });
@@ -150,9 +198,12 @@ void run_split(const Problem& p, const Work& work, const Memory& memory, double 
 /// What no lengths can exceed: they need not be known yet.
 std::size_t workspace(const Problem& p, int threads, bool same_products) {
   const Plan plan(p, kTileRows, same_products);
-  Carver offsets, lane, slot;
-  offsets.take<std::int64_t>(p.sequences + 1), Scratch(lane, p, plan), Scratch::partial(slot, plan);
-  return offsets.bytes() + std::min(std::size_t(threads) * lane.bytes(), std::max(kLanesBytes, lane.bytes())) +
+  Plan few = plan;
+  few.rows = std::min(few.rows, kFew);
+  const std::size_t lane = std::max(lane_bytes_of(p, plan, 1), lane_bytes_of(p, few, together_of(few)));
+  Carver offsets, slot;
+  offsets.take<std::int64_t>(p.sequences + 1), Partial(slot, plan);
+  return offsets.bytes() + std::min(std::size_t(threads) * lane, std::max(kLanesBytes, lane)) +
          (threads > 1 ? std::min(kSlots * slot.bytes(), std::max(kSlotsBytes, slot.bytes())) : 0);
 }
 

@@ -7,6 +7,7 @@ namespace {
 
 int bytes_of_element(DType t) { return t == DType::f32 || t == DType::i32 ? 4 : t == DType::i8 ? 1 : 2; }
 std::ptrdiff_t round_up(std::ptrdiff_t n, int to) { return (n + to - 1) / to * to; }
+std::int64_t when(bool exists, std::int64_t n) { return exists ? n : 0; }
 
 }  // namespace
 
@@ -33,11 +34,10 @@ Plan::Plan(const Problem& p, std::int64_t longest, bool same_products) {
   value_pitch = round_up(p.value, 16);
 }
 
-Scratch::Scratch(Carver& memory, const Problem& p, const Plan& plan) {
+Rows::Rows(Carver& memory, const Problem& p, const Plan& plan) {
   const std::int64_t rows = plan.rows;
-  const bool codes = plan.way == Way::codes, pairs = plan.way == Way::pairs;
-  const auto when = [](bool exists, std::int64_t n) { return exists ? n : 0; };
-  query_pairs = memory.take<bf16>(when(pairs, rows * plan.query_pitch));
+  const bool codes = plan.way == Way::codes;
+  query_pairs = memory.take<bf16>(when(plan.way == Way::pairs, rows * plan.query_pitch));
   query_wide = memory.take<float>(when(plan.way == Way::wide, rows * plan.query_pitch) + plan.query_pitch);
   query_codes = memory.take<std::uint8_t>(when(codes, rows * plan.query_digits * plan.query_pitch));
   few_query = memory.take<std::int32_t>(when(codes, (round_up(p.width, 32) / 4 + 1) * kFew));
@@ -45,6 +45,12 @@ Scratch::Scratch(Carver& memory, const Problem& p, const Plan& plan) {
   rope_wide = memory.take<float>(when(!plan.rope_pairs, rows * plan.rope_pitch));
   row_unit = memory.take<float>(rows), row_sum = memory.take<float>(rows);
   row_constant = memory.take<float>(rows), row_factor = memory.take<float>(rows);
+  all = Partial(memory, plan);
+}
+
+Scratch::Scratch(Carver& memory, const Problem& p, const Plan& plan) {
+  const std::int64_t rows = plan.rows;
+  const bool codes = plan.way == Way::codes, pairs = plan.way == Way::pairs;
   const bool floats = plan.way == Way::wide && plan.type != DType::bf16;
   const std::int64_t depth = std::max({round_up(p.width, 4), round_up(p.rope, 2), std::ptrdiff_t(kChunk)});
   panel = memory.take<std::byte>(depth * kPanel * (floats || !plan.rope_pairs ? 4 : 2));
@@ -67,13 +73,12 @@ Scratch::Scratch(Carver& memory, const Problem& p, const Plan& plan) {
   values = memory.take<std::byte>(when(changed || p.values.block, std::int64_t(kChunk) * p.value * plan.element));
   rope = memory.take<std::byte>(when(p.key_rope.block, std::int64_t(kChunk) * p.rope * plan.rope_element));
   zeros = memory.take<std::byte>(std::int64_t(p.value) * plan.element);
-  all = partial(memory, plan);
 }
 
-Partial Scratch::partial(Carver& memory, const Plan& plan) {
-  const std::int64_t rows = plan.rows;
-  return {memory.take<float>(rows), memory.take<float>(rows), memory.take<float>(rows),
-          memory.take<float>(rows * plan.value_pitch)};
-}
+Partial::Partial(Carver& memory, const Plan& plan)
+    : most(memory.take<float>(plan.rows)),
+      sum(memory.take<float>(plan.rows)),
+      shift(memory.take<float>(plan.rows)),
+      values(memory.take<float>(plan.rows * plan.value_pitch)) {}
 
 }  // namespace dsakit::attention::dense

@@ -48,8 +48,9 @@ bool any_infinite(const T* x, int n) {
 
 }  // namespace
 
-void Worker::load(const Tile& tile) {
-  tile_ = tile;
+void Worker::load(const Tile& tile, Rows& rows) {
+  rows.tile = tile_ = tile;
+  rows_ = &rows;
   std::memset(s_.zeros, 0, std::size_t(p_.value * plan_.element));
   const auto numbers = [&](const Parameter& scale, const Parameter& offset, int width, const Numbers& to) {
     if (scale.per_key) return;
@@ -69,8 +70,8 @@ void Worker::load(const Tile& tile) {
 /// Codes to what few_dots_i8 wants.
 void Worker::arrange_query() const {
   const int rows = tile_.rows() * plan_.query_digits, length = (p_.width + 31) / 32 * 32;
-  const std::uint8_t* codes = s_.query_codes;
-  std::int32_t* words = s_.few_query;
+  const std::uint8_t* codes = rows_->query_codes;
+  std::int32_t* words = rows_->few_query;
   for (int r = 0; r < rows; ++r, codes += plan_.query_pitch) {
     std::int32_t sum = 0;
     for (int i = 0; i < length; ++i) sum += codes[i];
@@ -91,48 +92,48 @@ void Worker::load_row(int r, std::int64_t query, std::int64_t head) {
     else std::memcpy(out, address<const float>(g, s, tile_.b, query, head), sizeof(float) * std::size_t(width));
   };
   if (plan_.way == Way::pairs) {
-    std::memcpy(s_.query_pairs + r * plan_.query_pitch, address<const bf16>(p_.query, s, tile_.b, query, head),
+    std::memcpy(rows_->query_pairs + r * plan_.query_pitch, address<const bf16>(p_.query, s, tile_.b, query, head),
                 sizeof(bf16) * std::size_t(p_.width));
   } else if (p_.query_type == DType::i8) {
     const auto* x = address<const std::uint8_t>(p_.query, s, tile_.b, query, head);
-    std::uint8_t* codes = s_.query_codes + r * plan_.query_pitch;
+    std::uint8_t* codes = rows_->query_codes + r * plan_.query_pitch;
     for (int d = 0; d < p_.width; ++d) codes[d] = x[d] ^ 0x80;
     std::memset(codes + p_.width, 128, std::size_t(plan_.query_pitch - p_.width));
-    s_.row_unit[r] = 1;
-    s_.row_factor[r] = *address<const float>(p_.query_scale, s, tile_.b, query, head);
+    rows_->row_unit[r] = 1;
+    rows_->row_factor[r] = *address<const float>(p_.query_scale, s, tile_.b, query, head);
   } else {
-    float* row = s_.query_wide + (plan_.way == Way::wide ? r * plan_.query_pitch : 0);
+    float* row = rows_->query_wide + (plan_.way == Way::wide ? r * plan_.query_pitch : 0);
     widen(p_.query_type, p_.query, p_.width, row);
     if (plan_.way == Way::codes) split_query(row, r);
   }
   if (p_.rope == 0) return;
   if (plan_.rope_pairs)
-    std::memcpy(s_.rope_pairs + r * plan_.rope_pitch, address<const bf16>(p_.query_rope, s, tile_.b, query, head),
+    std::memcpy(rows_->rope_pairs + r * plan_.rope_pitch, address<const bf16>(p_.query_rope, s, tile_.b, query, head),
                 sizeof(bf16) * std::size_t(p_.rope));
-  else widen(p_.rope_type, p_.query_rope, p_.rope, s_.rope_wide + r * plan_.rope_pitch);
+  else widen(p_.rope_type, p_.query_rope, p_.rope, rows_->rope_wide + r * plan_.rope_pitch);
 }
 
 /// q . ((k + offset) * scale): a scale per channel, or one for all, goes into the query, and its offset adds a
 /// constant to all scores of the row. What a key has for itself comes after the dot, the offset times the sum of q.
 void Worker::split_query(float* q, int r) const {
-  s_.row_sum[r] = k_.sum(q, p_.width, 1);
+  rows_->row_sum[r] = k_.sum(q, p_.width, 1);
   double constant = 0;
   if (!plan_.keyed_keys)
     for (int d = 0; d < p_.width; ++d) {
       q[d] *= s_.key.channel_scale[d];
       constant += double(q[d]) * s_.key.channel_offset[d];
     }
-  s_.row_constant[r] = float(constant);
+  rows_->row_constant[r] = float(constant);
   bool finite = true;
   for (int d = 0; d < p_.width; ++d) finite = finite && std::isfinite(q[d]);
   int exponent = 0;
   std::frexp(k_.max_abs(q, p_.width), &exponent);
   exponent = finite ? std::max(exponent, -100) : 0;
-  std::uint8_t* codes = s_.query_codes + std::ptrdiff_t(r) * plan_.query_digits * plan_.query_pitch;
+  std::uint8_t* codes = rows_->query_codes + std::ptrdiff_t(r) * plan_.query_digits * plan_.query_pitch;
   k_.split_codes(q, p_.width, std::ldexp(1.0f, 21 - exponent), plan_.query_digits, codes, plan_.query_pitch);
   for (int i = 0; i < plan_.query_digits; ++i)
     std::memset(codes + i * plan_.query_pitch + p_.width, 128, std::size_t(plan_.query_pitch - p_.width));
-  s_.row_unit[r] = finite ? std::ldexp(1.0f, exponent - 21) : std::numeric_limits<float>::quiet_NaN();
+  rows_->row_unit[r] = finite ? std::ldexp(1.0f, exponent - 21) : std::numeric_limits<float>::quiet_NaN();
 }
 
 // ---- key rows -----------------------------------------------------------------------------------------------------
@@ -164,11 +165,12 @@ void Worker::gather(const Cache& cache, int width, bool keyed, const Numbers& nu
 }
 
 /// What the tile sees of a chunk, and where that lies.
-void Worker::find(std::int64_t number, Chunk& chunk) const {
-  chunk.look(p_, tile_, number);
-  chunk.number = number;
+void Worker::find(Visit visit, Chunk& chunk) const {
+  const Tile& tile = visit.rows->tile;
+  chunk.look(p_, tile, visit.chunk);
+  chunk.number = visit.chunk, chunk.owner = visit.rows;
   const auto rows = [&](const Cache& cache, int element, const std::byte** row) {
-    find_rows(p_, cache, element, tile_, chunk, row);
+    find_rows(p_, cache, element, tile, chunk, row);
     std::fill(row + chunk.count, row + kChunk, row[chunk.count - 1]);
   };
   if (chunk.count == 0) return;

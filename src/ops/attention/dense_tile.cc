@@ -73,32 +73,32 @@ void Worker::score(int first, int count) const {
     const std::ptrdiff_t pitch = p_.rope ? kPanel : kScorePitch;
     float* const x = p_.rope ? s_.part : s_.scores + first;
     if (few(plan_.query_digits)) {
-      k_.few_dots_i8(s_.few_query, tile_.rows(), plan_.query_digits, now_->key + first, count, p_.width, s_.row_unit, x,
-                     pitch, now_->value + first, p_.value);
+      k_.few_dots_i8(rows_->few_query, tile_.rows(), plan_.query_digits, now_->key + first, count, p_.width,
+                     rows_->row_unit, x, pitch, now_->value + first, p_.value);
     } else {
       auto* codes = reinterpret_cast<std::int8_t*>(s_.panel);
       k_.transpose_codes(Typed<std::int8_t>(now_->key + first, count, 0).row, count, p_.width, codes, s_.column_sums);
-      k_.product_i8(s_.query_codes + at * plan_.query_digits, plan_.query_pitch, rows * plan_.query_digits, codes,
+      k_.product_i8(rows_->query_codes + at * plan_.query_digits, plan_.query_pitch, rows * plan_.query_digits, codes,
                     s_.column_sums, (p_.width + 3) / 4 * 4, s_.products, kPanel);
-      join(row, rows, plan_.query_digits, count, s_.row_unit, x, pitch);
+      join(row, rows, plan_.query_digits, count, rows_->row_unit, x, pitch);
     }
   } else {
     transpose(plan_.type, now_->key + first, count, p_.width);
     if (plan_.way == Way::pairs)
-      k_.product_bf16(s_.query_pairs + at, plan_.query_pitch, rows, pairs, p_.width, c, kScorePitch, false);
+      k_.product_bf16(rows_->query_pairs + at, plan_.query_pitch, rows, pairs, p_.width, c, kScorePitch, false);
     else if (plan_.type == DType::bf16)
-      k_.product_f32(s_.query_wide + at, plan_.query_pitch, rows, pairs, p_.width, c, kScorePitch, false);
-    else k_.product_wide(s_.query_wide + at, plan_.query_pitch, rows, wide, p_.width, c, kScorePitch, false);
+      k_.product_f32(rows_->query_wide + at, plan_.query_pitch, rows, pairs, p_.width, c, kScorePitch, false);
+    else k_.product_wide(rows_->query_wide + at, plan_.query_pitch, rows, wide, p_.width, c, kScorePitch, false);
   }
   if (p_.rope) {
     transpose(p_.rope_type, now_->rope + first, count, p_.rope);
     const std::ptrdiff_t at = row * plan_.rope_pitch;
     const bool add = plan_.way != Way::codes;
     if (plan_.rope_pairs)
-      k_.product_bf16(s_.rope_pairs + at, plan_.rope_pitch, rows, pairs, p_.rope, c, kScorePitch, add);
+      k_.product_bf16(rows_->rope_pairs + at, plan_.rope_pitch, rows, pairs, p_.rope, c, kScorePitch, add);
     else if (p_.rope_type == DType::bf16)
-      k_.product_f32(s_.rope_wide + at, plan_.rope_pitch, rows, pairs, p_.rope, c, kScorePitch, add);
-    else k_.product_wide(s_.rope_wide + at, plan_.rope_pitch, rows, wide, p_.rope, c, kScorePitch, add);
+      k_.product_f32(rows_->rope_wide + at, plan_.rope_pitch, rows, pairs, p_.rope, c, kScorePitch, add);
+    else k_.product_wide(rows_->rope_wide + at, plan_.rope_pitch, rows, wide, p_.rope, c, kScorePitch, add);
   }
   if (plan_.way == Way::codes) combine(first, count, row, rows);
 }
@@ -117,15 +117,15 @@ void Worker::combine(int first, int count, int row, int rows) const {
     float* c = s_.scores + r * kScorePitch + first;
     float* x = p_.rope ? s_.part + r * kPanel : c;
     if (p_.query_type == DType::i8) {
-      const float factor = s_.row_factor[r], key = s_.key.channel_scale[0];
+      const float factor = rows_->row_factor[r], key = s_.key.channel_scale[0];
       for (int j = 0; j < count && p_.rope; ++j) c[j] += x[j];
       for (int j = 0; j < count; ++j) c[j] = c[j] * factor * key;
       continue;
     }
     if (plan_.keyed_keys) {
-      const float sum = s_.row_sum[r];
+      const float sum = rows_->row_sum[r];
       for (int j = 0; j < count; ++j) x[j] = (x[j] + sum * offset[j]) * scale[j];
-    } else if (const float constant = s_.row_constant[r]; constant != 0) {
+    } else if (const float constant = rows_->row_constant[r]; constant != 0) {
       for (int j = 0; j < count; ++j) x[j] += constant;
     }
     for (int j = 0; j < count && p_.rope; ++j) c[j] += x[j];
@@ -315,14 +315,15 @@ void Worker::multiply_values(int column, int columns) {
 
 // ---- all of it ----------------------------------------------------------------------------------------------------
 
-void Worker::attend(std::int64_t chunk, bool last, const Partial& all) {
+void Worker::attend(Visit visit, Visit later, const Partial& all) {
+  rows_ = visit.rows, tile_ = rows_->tile;
   std::swap(now_, next_);
-  if (now_->number != chunk) find(chunk, *now_);
+  if (now_->number != visit.chunk || now_->owner != rows_) find(visit, *now_);
   if (now_->count == 0) return;
   fetch_keys();
   next_->number = -1, next_->count = 0;
   if (few(plan_.query_digits)) {  // their kernels ask for what comes next
-    if (!last) find(chunk + 1, *next_);
+    if (later.chunk >= 0) find(later, *next_);
     const int step = p_.rope ? kPanel : kChunk;
     for (int j = 0; j < now_->count; j += step) score(j, std::min(step, now_->count - j));
   } else {

@@ -18,16 +18,6 @@ enum class Way {
   codes   // exact int8 dots: the query and the probabilities are split in codes, keys and values are codes
 };
 
-/// Softmax over part of the keys: maximum and sum of exponentials per row (sum 0: no key yet), the sum of value offsets
-/// and the unnormalised sum of values.
-struct Partial {
-  float *most, *sum, *shift, *values;
-
-  void clear(int rows) const { std::fill_n(sum, rows, 0.0f); }
-  /// Takes in a row of a later part. Returns what to multiply the values by: these, and that part's.
-  std::pair<float, float> rescale(int r, float later_most, float later_sum, float later_shift) const;
-};
-
 /// What does not change during a call.
 struct Plan {
   Way way;
@@ -45,18 +35,39 @@ struct Plan {
   Plan(const Problem&, std::int64_t longest, bool same_products);
 };
 
+/// Softmax over part of the keys: maximum and sum of exponentials per row (sum 0: no key yet), the sum of value offsets
+/// and the unnormalised sum of values.
+struct Partial {
+  float *most, *sum, *shift, *values;
+
+  Partial() = default;
+  Partial(Carver&, const Plan&);
+  void clear(int rows) const { std::fill_n(sum, rows, 0.0f); }
+  /// Takes in a row of a later part. Returns what to multiply the values by: these, and that part's.
+  std::pair<float, float> rescale(int r, float later_most, float later_sum, float later_shift) const;
+};
+
 /// Scales and offsets of keys or values: of channels [width], or of the keys of a piece [kChunk].
 struct Numbers {
   float *channel_scale, *channel_offset, *scale, *offset;
 };
 
-/// One thread's memory.
-struct Scratch {
+/// What belongs to a tile until it is finished.
+struct Rows {
+  Tile tile;
   bf16 *query_pairs, *rope_pairs;  // [rows][pitch]; which of them exist depends on the way
   float *query_wide, *rope_wide;
   std::uint8_t* query_codes;                              // [rows][digits][pitch]
   std::int32_t* few_query;                                // the codes of few rows, as few_dots_i8 wants them
   float *row_unit, *row_sum, *row_constant, *row_factor;  // [rows]
+  Partial all;
+
+  Rows() = default;
+  Rows(Carver&, const Problem&, const Plan&);
+};
+
+/// One thread's memory.
+struct Scratch {
   std::byte* panel;
   std::int32_t *column_sums, *products;  // [kPanel], [rows][digits][kPanel]
   float *part, *part_low;                // [rows][kPanel], products on their way
@@ -67,10 +78,8 @@ struct Scratch {
   std::int8_t* code_row;
   std::byte *keys, *values, *rope;  // [kChunk][width] of rows that are not contiguous, or int4
   std::byte* zeros;                 // a value row
-  Partial all;                      // of a tile
 
   Scratch(Carver&, const Problem&, const Plan&);
-  static Partial partial(Carver&, const Plan&);
 };
 
 class Worker {
@@ -78,9 +87,14 @@ class Worker {
   Worker(const Problem& p, const Plan& plan, const Kernels& kernels, const Scratch& scratch)
       : p_(p), plan_(plan), k_(kernels), s_(scratch) {}
 
-  void load(const Tile&);
-  /// Adds a chunk to what `all` has of the chunks before; `last`: the next call is not for the chunk after it.
-  void attend(std::int64_t chunk, bool last, const Partial& all);
+  void load(const Tile&, Rows&);
+  /// Adds a chunk to what `all` has of the tile's chunks before. The next call will be for the chunk `later` (number
+  /// -1: unknown): what lies in memory is asked for in time.
+  struct Visit {
+    const Rows* rows;
+    std::int64_t chunk;
+  };
+  void attend(Visit, Visit later, const Partial& all);
   /// The same for a chunk that lies in `chunk` already: the same operations, the same bits.
   void merge(const Partial& all, const Partial& chunk, int row) const;
   /// Sums to output; spoils the sums.
@@ -93,7 +107,7 @@ class Worker {
   bool few(int digits) const { return plan_.way == Way::codes && k_.few_dots_i8 && tile_.rows() * digits <= kFew; }
   void arrange_query() const;
   void join(int row, int rows, int digits, int count, const float* unit, float* x, std::ptrdiff_t pitch) const;
-  void find(std::int64_t chunk, Chunk&) const;
+  void find(Visit, Chunk&) const;
   void fetch_keys();
   void gather(const Cache&, int width, bool keyed, const Numbers&, std::byte* to, const std::byte** rows) const;
   void score(int first, int count) const;
@@ -115,6 +129,7 @@ class Worker {
   const Plan& plan_;
   const Kernels& k_;
   const Scratch& s_;
+  const Rows* rows_ = nullptr;  // of the tile at hand
   Tile tile_{};
   Chunk chunk_[2], *now_ = chunk_, *next_ = chunk_ + 1;
   std::pair<float, float> weight_[kTileRows];  // of what was before, of this chunk
