@@ -684,11 +684,30 @@ void interleave_codes(const std::int8_t* const* rows, int count, int dims, std::
   }
 }
 
-// ---- few rows, codes where they lie: nothing is stored on the way, and the shuffles run beside the dots -------------
-// Here the codes in memory get the bias, so that the few can be broadcast as they are read.
+// ---- few rows, keys and values where they lie: nothing is stored on the way, and the shuffles run beside the dots
+// ------
 
 [[gnu::always_inline]] inline __m512i biased(__m512i x) { return _mm512_xor_si512(x, _mm512_set1_epi8(char(128))); }
-[[gnu::always_inline]] inline __m512i broadcast(const std::int32_t* x) { return _mm512_set1_epi32(*x); }
+[[gnu::always_inline]] inline __m512i broadcast(const void* four) { return _mm512_set1_epi32(load32(four)); }
+
+/// What the four bytes are that a dot instruction takes of every lane. Here codes in memory get the bias, so that the
+/// few can be broadcast as they are read.
+struct Codes {
+  using Sum = __m512i;
+  static constexpr int kSize = 1;
+  [[gnu::always_inline]] static __m512i loaded(__m512i x) { return biased(x); }
+  [[gnu::always_inline]] static Sum first(const std::int32_t* x) { return broadcast(x); }
+  [[gnu::always_inline]] static Sum dot(Sum sum, __m512i x, __m512i few) { return dot_i8(sum, x, few); }
+};
+struct Pairs {
+  using Sum = __m512;
+  static constexpr int kSize = 2;
+  [[gnu::always_inline]] static __m512i loaded(__m512i x) { return x; }
+  [[gnu::always_inline]] static Sum first(const std::int32_t*) { return _mm512_setzero_ps(); }
+  [[gnu::always_inline]] static Sum dot(Sum sum, __m512i x, __m512i few) {
+    return _mm512_dpbf16_ps(sum, (__m512bh)few, (__m512bh)x);
+  }
+};
 
 /// f(rows), with a constant.
 template <int Rows, class F>
@@ -699,7 +718,7 @@ template <int Rows, class F>
   }
 }
 
-/// 32 codes of keys j and j + 8.
+/// 32 bytes of keys j and j + 8.
 [[gnu::always_inline]] inline __m512i load_two(const std::byte* a, const std::byte* b, int rest) {
   if (rest >= 32)
     return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(a))),
@@ -709,14 +728,15 @@ template <int Rows, class F>
                             1);
 }
 
-/// What few_dots has of the next block while it multiplies this one: the shuffles of one and the dots of the other use
-/// different units, and no reordering of the machine reaches that far.
+/// 32 bytes of sixteen keys. few_dots has those of the next block while it multiplies this one: the shuffles of one and
+/// the dots of the other use different units, and no reordering of the machine reaches that far.
+template <class Kind>
 struct Block {
   __m512i x[8];
 
   [[gnu::always_inline]] void load(const std::byte* const* row, int d, int rest, int first) {
 #pragma GCC unroll 2
-    for (int k = first; k < first + 2; ++k) x[k] = biased(load_two(row[k] + d, row[k + 8] + d, rest));
+    for (int k = first; k < first + 2; ++k) x[k] = Kind::loaded(load_two(row[k] + d, row[k + 8] + d, rest));
   }
   [[gnu::always_inline]] void unpack_fours() {
 #pragma GCC unroll 4
@@ -741,7 +761,7 @@ struct Block {
     x[i + 4] = _mm512_permutex2var_epi64(x[i], high, x[i + 4]);
     x[i] = a;
   }
-  /// One eighth of the way; after all of them x[g] has the four codes of group g of all sixteen keys.
+  /// One eighth of the way; after all of them x[g] has four bytes of all sixteen keys, group g.
   template <int Step>
   [[gnu::always_inline]] void step(const std::byte* const* row, int d, int rest) {
     if constexpr (Step < 4) load(row, d, rest, 2 * Step);
@@ -752,78 +772,107 @@ struct Block {
   }
 };
 
-/// Digits of a row to its float.
+/// Digits of a row to its float, as join_codes does.
 template <int Digits>
-[[gnu::always_inline]] inline __m512 join(const __m512i* digit) {
+[[gnu::always_inline]] inline __m512 join(const __m512i* digit, float unit) {
   __m512 x = _mm512_cvtepi32_ps(digit[0]);
 #pragma GCC unroll 2
   for (int i = 1; i < Digits; ++i) x = _mm512_fmadd_ps(x, _mm512_set1_ps(256), _mm512_cvtepi32_ps(digit[i]));
-  return x;
+  return _mm512_mul_ps(x, _mm512_set1_ps(unit));
 }
 
-template <int Digits, int Rows>
-[[gnu::noinline]] void few_dots(const std::int32_t* start, int pitch, const std::byte* const* keys, int count, int dims,
-                                const float* unit, float* y, std::ptrdiff_t y_pitch, const std::byte* const* later,
-                                int columns) {
-  constexpr int kRows = Rows * Digits;
+struct FewDots {
+  const std::int32_t* few;
+  int pitch;
+  const std::byte* const* keys;
+  int count, bytes;
+  const float* unit;  // codes
+  float* y;
+  std::ptrdiff_t y_pitch;
+  const std::byte* const* later;
+  int later_bytes;
+};
+
+/// Of few rows the sums of two blocks of keys take turns: a dot has to wait for the one before it.
+template <class Kind, int Digits, int Rows>
+[[gnu::noinline]] void few_dots(const FewDots& t) {
+  constexpr int kRows = Rows * Digits, kHalves = kRows <= 6 ? 2 : 1, kKeys = 16 * kHalves;
   const auto each_step = [](auto f) __attribute__((always_inline)) {
     f.template operator()<0>(), f.template operator()<1>(), f.template operator()<2>(), f.template operator()<3>();
     f.template operator()<4>(), f.template operator()<5>(), f.template operator()<6>(), f.template operator()<7>();
   };
-  Block next;
-  each_step([&]<int Step>() __attribute__((always_inline)) { next.template step<Step>(keys, 0, dims); });
-  for (int j = 0; j < count; j += 16) {
-    __m512i sum[kRows];
+  const int bytes = t.bytes, count = t.count, pitch = t.pitch;
+  Block<Kind> next;
+  each_step([&]<int Step>() __attribute__((always_inline)) { next.template step<Step>(t.keys, 0, bytes); });
+  for (int j = 0; j < count; j += kKeys) {
+    typename Kind::Sum sum[kHalves][kRows];
+#pragma GCC unroll 2
+    for (int h = 0; h < kHalves; ++h)
 #pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) sum[r] = broadcast(start + r);
-    const std::int32_t* q = start + pitch;
-    const std::byte* const* row = keys + j;
-    const std::byte* const* following = j + 16 < count ? row + 16 : row;
-    for (int d = 0; d < dims; d += 32) {
-      const Block now = next;
-      const bool last = d + 32 >= dims;
-      const std::byte* const* next_row = last ? following : row;
-      const int next_d = last ? 0 : d + 32;
-      // A line of the next keys in turn with one of the later rows, which have time to come.
-      if (d % 64 == 0) {
+      for (int r = 0; r < kRows; ++r) sum[h][r] = Kind::first(t.few + r);
+    const std::byte* const* row[kHalves + 1];  // of these blocks and the next
+    row[0] = t.keys + j;
+#pragma GCC unroll 2
+    for (int h = 1; h <= kHalves; ++h) row[h] = j + 16 * h < count ? row[0] + 16 * h : row[0];
+    for (int d = 0; d < bytes; d += 32)
+#pragma GCC unroll 2
+      for (int h = 0; h < kHalves; ++h) {
+        const Block<Kind> now = next;
+        const bool down = h + 1 == kHalves, last = d + 32 >= bytes;
+        const std::byte* const* next_row = down && !last ? row[0] : row[h + 1];
+        const int next_d = !down ? d : last ? 0 : d + 32;
+        // A line of the next keys in turn with one of the later rows, which have time to come.
+        const int at = j + 16 * h;
+        if (d % 64 == 0) {
+          const std::byte* const* soon = at + kKeys < count ? t.keys + at + kKeys : row[0];
 #pragma GCC unroll 16
-        for (int k = 0; k < 16; ++k) _mm_prefetch(reinterpret_cast<const char*>(following[k] + d), _MM_HINT_T0);
-      } else if (d - 32 < columns) {
+          for (int k = 0; k < 16; ++k) _mm_prefetch(reinterpret_cast<const char*>(soon[k] + d), _MM_HINT_T0);
+        } else if (d - 32 < t.later_bytes && at < count) {
 #pragma GCC unroll 16
-        for (int k = 0; k < 16; ++k) _mm_prefetch(reinterpret_cast<const char*>(later[j + k] + d - 32), _MM_HINT_T1);
+          for (int k = 0; k < 16; ++k)
+            _mm_prefetch(reinterpret_cast<const char*>(t.later[at + k] + d - 32), _MM_HINT_T1);
+        }
+        const std::int32_t* q = t.few + std::ptrdiff_t(1 + d / 4) * pitch;
+        each_step([&]<int Step>() __attribute__((always_inline)) {
+#pragma GCC unroll 12
+          for (int r = 0; r < kRows; ++r) sum[h][r] = Kind::dot(sum[h][r], now.x[Step], broadcast(q + r));
+          q += pitch;
+          next.template step<Step>(next_row, next_d, bytes - next_d);
+        });
       }
-      each_step([&]<int Step>() __attribute__((always_inline)) {
+#pragma GCC unroll 2
+    for (int h = 0; h < kHalves; ++h)
+      if (j + 16 * h < count)
 #pragma GCC unroll 12
-        for (int r = 0; r < kRows; ++r) sum[r] = dot_i8(sum[r], now.x[Step], broadcast(q + r));
-        q += pitch;
-        next.template step<Step>(next_row, next_d, dims - next_d);
-      });
-    }
-#pragma GCC unroll 12
-    for (int r = 0; r < Rows; ++r)
-      _mm512_storeu_ps(y + r * y_pitch + j, _mm512_mul_ps(join<Digits>(sum + r * Digits), _mm512_set1_ps(unit[r])));
+        for (int r = 0; r < Rows; ++r) {
+          float* const y = t.y + r * t.y_pitch + j + 16 * h;
+          if constexpr (std::is_same_v<Kind, Codes>) _mm512_storeu_ps(y, join<Digits>(sum[h] + r * Digits, t.unit[r]));
+          else _mm512_storeu_ps(y, sum[h][r]);
+        }
   }
 }
 
-template <int Digits>
-void few_dots(const std::int32_t* query, int rows, const std::byte* const* keys, int count, int dims, const float* unit,
-              float* y, std::ptrdiff_t pitch, const std::byte* const* later, int columns) {
+template <class Kind, int Digits>
+void few_dots(FewDots t, int rows) {
   constexpr int kMost = 12 / Digits;
-  for (int r = 0, n; r < rows; r += n) {
+  for (int r = 0, n; r < rows; r += n, t.few += n * Digits, t.unit += t.unit ? n : 0, t.y += n * t.y_pitch) {
     n = rows - r < kMost ? rows - r : kMost;
-    with_rows<kMost>(n, [&]<int Rows>() {
-      few_dots<Digits, Rows>(query + r * Digits, rows * Digits, keys, count, dims, unit + r, y + r * pitch, pitch,
-                             later, columns);
-    });
+    with_rows<kMost>(n, [&]<int Rows>() { few_dots<Kind, Digits, Rows>(t); });
   }
 }
 
 void few_dots_i8(const std::int32_t* query, int rows, int digits, const std::byte* const* keys, int count, int dims,
                  const float* unit, float* y, std::ptrdiff_t pitch, const std::byte* const* later,
                  int columns) noexcept {
-  if (digits == 1) few_dots<1>(query, rows, keys, count, dims, unit, y, pitch, later, columns);
-  else if (digits == 2) few_dots<2>(query, rows, keys, count, dims, unit, y, pitch, later, columns);
-  else few_dots<3>(query, rows, keys, count, dims, unit, y, pitch, later, columns);
+  const FewDots t{query, rows * digits, keys, count, dims, unit, y, pitch, later, columns};
+  if (digits == 1) few_dots<Codes, 1>(t, rows);
+  else if (digits == 2) few_dots<Codes, 2>(t, rows);
+  else few_dots<Codes, 3>(t, rows);
+}
+
+void few_dots_bf16(const std::int32_t* query, int rows, const std::byte* const* keys, int count, int dims, float* y,
+                   std::ptrdiff_t pitch, const std::byte* const* later, int columns) noexcept {
+  few_dots<Pairs, 1>({query, rows, keys, count, 2 * dims, nullptr, y, pitch, later, 2 * columns}, rows);
 }
 
 constexpr int kMostSummed = 256;
@@ -862,7 +911,7 @@ template <int Rows, bool Whole, int Lines>
     interleave_blocks(x);
 #pragma GCC unroll 4
     for (int r = 0; r < Rows; ++r) {
-      const __m512i w = broadcast(reinterpret_cast<const std::int32_t*>(weights[r] + j));
+      const __m512i w = broadcast(weights[r] + j);
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i) {
         sum[r][i] = dot_i8(sum[r][i], x[i], w);
@@ -884,20 +933,87 @@ template <int Rows, bool Whole, int Lines>
     }
 }
 
+/// Tiles of four rows of weights. Two or more ask for half of the later rows each.
+template <class Tile>
+[[gnu::always_inline]] inline void few_sum_tiles(int rows, int count, int columns, const std::byte* const* later,
+                                                 Tile tile) {
+  const auto each = [&]<bool Whole>() {
+    if (rows <= 4) return with_rows<4>(rows, [&]<int Rows>() { tile.template operator()<Rows, Whole, 4>(0, later); });
+    for (int r = 0; r < rows; r += 4)
+      with_rows<4>(rows - r < 4 ? rows - r : 4, [&]<int Rows>() {
+        tile.template operator()<Rows, Whole, 2>(r, later + (r == 4 ? (count + 3) / 4 * 2 : 0));
+      });
+  };
+  if (columns == kPanel) each.template operator()<true>();
+  else each.template operator()<false>();
+}
+
 void few_sums_i8(const std::uint8_t* weights, std::ptrdiff_t pitch, int rows, const std::byte* const* values, int count,
                  std::ptrdiff_t column, int columns, std::int32_t* sums, const std::byte* const* later) noexcept {
-  const auto tile = [&]<bool Whole, int Lines>(int r, const std::byte* const* later) {
-    with_rows<4>(rows - r < 4 ? rows - r : 4, [&]<int Rows>() {
-      few_sums<Rows, Whole, Lines>(weights + r * pitch, pitch, values, count, column, columns, sums + r * kPanel,
-                                   later);
-    });
-  };
-  const auto tiles = [&]<bool Whole>() {  // the second asks for the other half
-    if (rows <= 4) return tile.template operator()<Whole, 4>(0, later);
-    for (int r = 0; r < rows; r += 4) tile.template operator()<Whole, 2>(r, later + (r == 4 ? (count + 3) / 4 * 2 : 0));
-  };
-  if (columns == kPanel) tiles.template operator()<true>();
-  else tiles.template operator()<false>();
+  few_sum_tiles(rows, count, columns, later,
+                [&]<int Rows, bool Whole, int Lines>(int r, const std::byte* const* later) {
+                  few_sums<Rows, Whole, Lines>(weights + r * pitch, pitch, values, count, column, columns,
+                                               sums + r * kPanel, later);
+                });
+}
+
+/// Two keys meet the pairs of weights of up to four rows.
+template <int Rows, bool Whole, int Lines>
+[[gnu::noinline]] void few_sums(const bf16* weights, std::ptrdiff_t pitch, const std::byte* const* values, int count,
+                                std::ptrdiff_t column, int columns, float* sums, const std::byte* const* later) {
+  __m512 sum[Rows][4];
+#pragma GCC unroll 4
+  for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) sum[r][i] = _mm512_setzero_ps();
+  const __mmask32 some[2] = {__mmask32(some_bytes(columns)), __mmask32(some_bytes(columns > 32 ? columns - 32 : 0))};
+  int j = 0;
+  do {
+    __m512i x[4];
+#pragma GCC unroll 2
+    for (int line = 0; line < 2; ++line) {
+      const auto load = [&](int k) __attribute__((always_inline)) {
+        const std::byte* from = values[j + k] + 2 * column + 64 * line;
+        return Whole ? _mm512_loadu_si512(from) : _mm512_maskz_loadu_epi16(some[line], from);
+      };
+      const __m512i even = load(0), odd = j + 1 < count ? load(1) : _mm512_setzero_si512();
+      x[2 * line] = _mm512_unpacklo_epi16(even, odd), x[2 * line + 1] = _mm512_unpackhi_epi16(even, odd);
+    }
+#pragma GCC unroll 4
+    for (int l = 0; l < Lines; ++l) {
+      const std::byte* from = later[j / 2 * (Lines / 2) + l / 2] + 2 * column + 64 * (l % 2);
+      _mm_prefetch(reinterpret_cast<const char*>(from), _MM_HINT_T1);
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < Rows; ++r) {
+      const __m512i w = broadcast(weights + r * pitch + j);
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        sum[r][i] = Pairs::dot(sum[r][i], x[i], w);
+        asm("" : "+v"(sum[r][i]));
+      }
+    }
+    j += 2;
+  } while (j < count);
+#pragma GCC unroll 4
+  for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      float* out = sums + r * kPanel + i / 2 * 32 + i % 2 * 4;
+      _mm_storeu_ps(out, _mm512_castps512_ps128(sum[r][i]));
+      _mm_storeu_ps(out + 8, _mm512_extractf32x4_ps(sum[r][i], 1));
+      _mm_storeu_ps(out + 16, _mm512_extractf32x4_ps(sum[r][i], 2));
+      _mm_storeu_ps(out + 24, _mm512_extractf32x4_ps(sum[r][i], 3));
+    }
+}
+
+void few_sums_bf16(const bf16* weights, std::ptrdiff_t pitch, int rows, const std::byte* const* values, int count,
+                   std::ptrdiff_t column, int columns, float* sums, const std::byte* const* later) noexcept {
+  few_sum_tiles(rows, count, columns, later,
+                [&]<int Rows, bool Whole, int Lines>(int r, const std::byte* const* later) {
+                  few_sums<Rows, Whole, Lines>(weights + r * pitch, pitch, values, count, column, columns,
+                                               sums + r * kPanel, later);
+                });
 }
 
 /// Sixteen accumulators: more than latency times throughput anywhere.
@@ -1017,6 +1133,8 @@ void use_avx512(Kernels& k) {
   k.softmax = softmax_row;
   k.few_dots_i8 = few_dots_i8;
   k.few_sums_i8 = few_sums_i8;
+  k.few_dots_bf16 = few_dots_bf16;
+  k.few_sums_bf16 = few_sums_bf16;
   k.transpose_bf16 = transpose<bf16>;
   k.transpose_i8 = transpose<std::int8_t>;
   k.interleave_bf16 = interleave<bf16>;

@@ -137,6 +137,13 @@ struct Kernels {
   void (*few_sums_i8)(const std::uint8_t* weights, std::ptrdiff_t pitch, int rows, const std::byte* const* values,
                       int count, std::ptrdiff_t column, int columns, std::int32_t* sums,
                       const std::byte* const* later) noexcept;
+  /// The same for bf16 rows, with the bits of product_bf16 on panels of these rows (but for the sign of a zero dot),
+  /// dims <= kSumBlock. The query in 32-bit words of two after a row of 0, [ceil(dims/16)*8][rows], 0 past dims;
+  /// `column` and `columns` are elements; what follows an odd last weight is 0.
+  void (*few_dots_bf16)(const std::int32_t* query, int rows, const std::byte* const* keys, int count, int dims,
+                        float* y, std::ptrdiff_t pitch, const std::byte* const* later, int columns) noexcept;
+  void (*few_sums_bf16)(const bf16* weights, std::ptrdiff_t pitch, int rows, const std::byte* const* values, int count,
+                        std::ptrdiff_t column, int columns, float* sums, const std::byte* const* later) noexcept;
   /// A row in `digits` (1 to 3) rows of codes biased by +128: rint(x * per_unit), |x * per_unit| < 2^(8*digits-1) -
   /// 2^14 and 2^22, is the sum of code * 256^i; the most significant first, `pitch` from row to row. NaN: any codes.
   /// Same bits.

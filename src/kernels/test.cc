@@ -694,10 +694,10 @@ TEST_P(Rung, PanelsOfCodes) {
 }
 
 /// Addresses of rows, the last one repeated as few_dots_i8 and few_sums_i8 want it.
-std::vector<const std::byte*> repeated(const Rows<std::int8_t>& rows) {
+template <class T>
+std::vector<const std::byte*> repeated(const Rows<T>& rows) {
   std::vector<const std::byte*> to;
-  for (const auto& row : rows.pointer)
-    to.push_back(reinterpret_cast<const std::byte*>(static_cast<const std::int8_t*>(row)));
+  for (const T* row : rows.pointer) to.push_back(reinterpret_cast<const std::byte*>(row));
   to.resize((to.size() + 15) / 16 * 16, to.back());
   return to;
 }
@@ -750,6 +750,53 @@ TEST_P(Rung, FewRowsOfCodes) {
               for (int j = 0; j < count; ++j) sum += (weights[r * pitch + j] - 128) * rows.pointer[j][column + c];
               ASSERT_EQ(sums[r * kPanel + c], sum) << few << " " << count << " " << width;
             }
+        }
+      }
+}
+
+/// The bits of the products of panels, whatever the infinities among the values.
+TEST_P(Rung, FewRowsOfPairs) {
+  ASSERT_EQ(k.few_dots_bf16 == nullptr, k.few_sums_bf16 == nullptr);
+  if (!k.few_dots_bf16) return;
+  for (const int few : {1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 24})
+    for (const int count : {1, 2, 15, 16, 17, 33, 63, 64})
+      for (const int width : {1, 2, 15, 16, 17, 31, 32, 33, 64, 65, 128, 200, 512}) {
+        const Rows<bf16> rows(count, width);
+        if (count > 4) const_cast<bf16&>(rows.pointer[count - 1][0]) = to_bf16(INFINITY);
+        const auto addresses = repeated(rows);
+        const int fours = (width + 15) / 16 * 8, pitch = (count + 15) / 16 * 16;
+        const std::vector<bf16> queries = random_halves<bf16>(few * width);
+        const Guarded<std::int32_t> query(std::vector<std::int32_t>(std::size_t((fours + 1) * few)), Edge::end);
+        for (int r = 0; r < few; ++r)
+          for (int c = 0; c < width; ++c)
+            query[(1 + c / 2) * few + r] |= std::int32_t(std::uint32_t(queries[r * width + c].bits) << 16 * (c % 2));
+        const Guarded<float> y(few * pitch, Edge::end);
+        k.few_dots_bf16(query, few, addresses.data(), count, width, y, pitch, addresses.data(), width);
+        std::vector<bf16> panel(std::size_t(std::max(width + 1, count + 1)) * kPanel);
+        std::vector<float> expected(std::size_t(few) * kPanel);
+        k.transpose_bf16(rows.pointer.data(), count, width, panel.data());
+        k.product_bf16(queries.data(), width, few, panel.data(), width, expected.data(), kPanel, false);
+        for (int r = 0; r < few; ++r)
+          for (int j = 0; j < count; ++j) {
+            const float got = y[r * pitch + j], want = expected[r * kPanel + j];
+            ASSERT_TRUE(got == want || (got != got && want != want)) << few << " " << count << " " << width;
+          }
+
+        const int weights_pitch = (count + 1) / 2 * 2;
+        const Guarded<bf16> weights(random_halves<bf16>(few * weights_pitch), Edge::end);
+        for (int r = 0; r < few && count % 2; ++r) weights[r * weights_pitch + count] = bf16{};
+        const Guarded<float> sums(few * kPanel, Edge::end);
+        for (int column = 0; column < width; column += kPanel) {
+          const int columns = std::min(kPanel, width - column);
+          std::vector<const bf16*> part;
+          for (const bf16* row : rows.pointer) part.push_back(row + column);
+          k.few_sums_bf16(weights, weights_pitch, few, addresses.data(), count, column, columns, sums,
+                          addresses.data());
+          k.interleave_bf16(part.data(), count, columns, panel.data());
+          k.product_bf16(weights, weights_pitch, few, panel.data(), count, expected.data(), kPanel, false);
+          for (int r = 0; r < few; ++r)
+            ASSERT_EQ(std::memcmp(sums + r * kPanel, expected.data() + r * kPanel, sizeof(float) * columns), 0)
+                << few << " " << count << " " << width;
         }
       }
 }

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kLanesBytes = std::size_t{40} << 20, kSlotsBytes = std::size_t{20} << 20;
 constexpr int kSlots = 64;                   // chunks in flight when tiles are split
-constexpr int kTogether = 8;                 // tiles of few rows of codes that a thread takes at a time
+constexpr int kTogether = 8;                 // tiles of few rows that a thread takes at a time
 constexpr double kFlopsPerNanosecond = 200;  // of a thread, about
 
 std::int64_t tiles_of(const Problem& p, const Plan& plan, std::int64_t b) {
@@ -40,7 +40,7 @@ std::size_t lane_bytes_of(const Problem& p, const Plan& plan, int together) {
 }
 
 /// Tiles that a thread takes at a time, if there are many.
-int together_of(const Plan& plan) { return plan.way == Way::codes && plan.rows <= kFew ? kTogether : 1; }
+int together_of(const Plan& plan) { return plan.way != Way::wide && plan.rows <= kFew ? kTogether : 1; }
 
 /// How a call is cut: by tiles, and by chunks where tiles are few.
 struct Work {

@@ -40,7 +40,8 @@ Rows::Rows(Carver& memory, const Problem& p, const Plan& plan) {
   query_pairs = memory.take<bf16>(when(plan.way == Way::pairs, rows * plan.query_pitch));
   query_wide = memory.take<float>(when(plan.way == Way::wide, rows * plan.query_pitch) + plan.query_pitch);
   query_codes = memory.take<std::uint8_t>(when(codes, rows * plan.query_digits * plan.query_pitch));
-  few_query = memory.take<std::int32_t>(when(codes, (round_up(p.width, 32) / 4 + 1) * kFew));
+  few_query =
+      memory.take<std::int32_t>(when(plan.way != Way::wide, (round_up(p.width * plan.element, 32) / 4 + 1) * kFew));
   rope_pairs = memory.take<bf16>(when(plan.rope_pairs, rows * plan.rope_pitch));
   rope_wide = memory.take<float>(when(!plan.rope_pairs, rows * plan.rope_pitch));
   row_unit = memory.take<float>(rows), row_sum = memory.take<float>(rows);

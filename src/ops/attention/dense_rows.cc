@@ -63,23 +63,34 @@ void Worker::load(const Tile& tile, Rows& rows) {
   }
   for (int i = 0, r = 0; i < tile.queries; ++i)
     for (int h = 0; h < tile.heads; ++h, ++r) load_row(r, tile.first + i, tile.query_head(p_, h));
-  if (few(plan_.query_digits)) arrange_query();
+  if (few_query()) arrange_query();
   now_->number = next_->number = -1;
 }
 
-/// Codes to what few_dots_i8 wants.
+bool Worker::few_query() const {
+  if (plan_.way == Way::codes) return k_.few_dots_i8 && tile_.rows() * plan_.query_digits <= kFew;
+  return plan_.way == Way::pairs && k_.few_dots_bf16 && tile_.rows() <= kFew && p_.width <= kSumBlock;
+}
+
+bool Worker::few_weights() const {
+  if (plan_.way == Way::codes) return k_.few_sums_i8 && tile_.rows() * plan_.weight_digits <= kFew;
+  return plan_.way == Way::pairs && k_.few_sums_bf16 && tile_.rows() <= kFew && now_->whole;
+}
+
+/// Rows, which are padded, to the words that few_dots_i8 and few_dots_bf16 want.
 void Worker::arrange_query() const {
-  const int rows = tile_.rows() * plan_.query_digits, length = (p_.width + 31) / 32 * 32;
-  const std::uint8_t* codes = rows_->query_codes;
-  std::int32_t* words = rows_->few_query;
-  for (int r = 0; r < rows; ++r, codes += plan_.query_pitch) {
-    std::int32_t sum = 0;
-    for (int i = 0; i < length; ++i) sum += codes[i];
-    words[r] = -128 * (sum - 128 * length);
-    for (int g = 0; g < length / 4; ++g) {
+  const bool codes = plan_.way == Way::codes;
+  const int rows = tile_.rows() * (codes ? plan_.query_digits : 1), bytes = (p_.width * plan_.element + 31) / 32 * 32;
+  for (int r = 0; r < rows; ++r) {
+    const std::ptrdiff_t at = r * plan_.query_pitch;
+    const auto* from = codes ? rows_->query_codes + at : reinterpret_cast<std::uint8_t*>(rows_->query_pairs + at);
+    std::int32_t sum = 0, *word = rows_->few_query + r;
+    for (int i = 0; i < bytes && codes; ++i) sum += from[i] - 128;
+    *word = -128 * sum;
+    for (int i = 0; i < bytes; i += 4) {
       std::uint32_t four;
-      std::memcpy(&four, codes + 4 * g, 4);
-      words[(g + 1) * rows + r] = std::int32_t(four ^ 0x80808080u);
+      std::memcpy(&four, from + i, 4);
+      *(word += rows) = std::int32_t(codes ? four ^ 0x80808080u : four);
     }
   }
 }
@@ -92,8 +103,9 @@ void Worker::load_row(int r, std::int64_t query, std::int64_t head) {
     else std::memcpy(out, address<const float>(g, s, tile_.b, query, head), sizeof(float) * std::size_t(width));
   };
   if (plan_.way == Way::pairs) {
-    std::memcpy(rows_->query_pairs + r * plan_.query_pitch, address<const bf16>(p_.query, s, tile_.b, query, head),
-                sizeof(bf16) * std::size_t(p_.width));
+    bf16* row = rows_->query_pairs + r * plan_.query_pitch;
+    std::copy_n(address<const bf16>(p_.query, s, tile_.b, query, head), p_.width, row);
+    std::fill(row + p_.width, row + plan_.query_pitch, bf16{});
   } else if (p_.query_type == DType::i8) {
     const auto* x = address<const std::uint8_t>(p_.query, s, tile_.b, query, head);
     std::uint8_t* codes = rows_->query_codes + r * plan_.query_pitch;

@@ -72,7 +72,7 @@ void Worker::score(int first, int count) const {
   if (plan_.way == Way::codes) {
     const std::ptrdiff_t pitch = p_.rope ? kPanel : kScorePitch;
     float* const x = p_.rope ? s_.part : s_.scores + first;
-    if (few(plan_.query_digits)) {
+    if (few_query()) {
       k_.few_dots_i8(rows_->few_query, tile_.rows(), plan_.query_digits, now_->key + first, count, p_.width,
                      rows_->row_unit, x, pitch, now_->value + first, p_.value);
     } else {
@@ -82,6 +82,9 @@ void Worker::score(int first, int count) const {
                     s_.column_sums, (p_.width + 3) / 4 * 4, s_.products, kPanel);
       join(row, rows, plan_.query_digits, count, rows_->row_unit, x, pitch);
     }
+  } else if (few_query()) {
+    k_.few_dots_bf16(rows_->few_query, tile_.rows(), now_->key + first, count, p_.width, s_.scores + first, kScorePitch,
+                     now_->value + first, p_.value);
   } else {
     transpose(plan_.type, now_->key + first, count, p_.width);
     if (plan_.way == Way::pairs)
@@ -251,13 +254,18 @@ void Worker::multiply(int row, int rows, int low, int high, int few, int n_few) 
     if (n_few == 0) return;
     k_.product_bf16(s_.low + few * kScorePitch + low, kScorePitch, n_few, pairs, high - low, s_.part_low, kPanel,
                     false);
-    for (int i = 0; i < n_few; ++i)
-      for (int c = 0; c < kPanel; ++c) s_.part[few_[few + i] * kPanel + c] += s_.part_low[i * kPanel + c];
+    add_low(few, n_few);
   } else if (plan_.type == DType::bf16) {
     k_.product_f32(s_.scores + at, kScorePitch, rows, pairs, high - low, part, kPanel, false);
   } else {
     k_.product_wide(s_.scores + at, kScorePitch, rows, wide, high - low, part, kPanel, false);
   }
+}
+
+/// The lower halves of probabilities that are split in two.
+void Worker::add_low(int few, int n_few) const {
+  for (int i = 0; i < n_few; ++i)
+    for (int c = 0; c < kPanel; ++c) s_.part[few_[few + i] * kPanel + c] += s_.part_low[i * kPanel + c];
 }
 
 /// For a row that must not see an infinity: without the keys that are hidden from it.
@@ -283,11 +291,18 @@ void Worker::add_peaks(int column, int columns) const {
 
 void Worker::multiply_values(int column, int columns) {
   const int rows = tile_.rows();
-  if (few(plan_.weight_digits)) {
-    k_.few_sums_i8(s_.weight_codes, kScorePitch, rows * plan_.weight_digits, now_->value, now_->count, column, columns,
-                   s_.products, next_->count ? next_->key : now_->value);
-    join(0, rows, plan_.weight_digits, kPanel, weight_unit_, s_.part, kPanel);
-    return add_peaks(column, columns);
+  if (few_weights()) {
+    const std::byte* const* later = next_->count ? next_->key : now_->value;
+    if (plan_.way == Way::codes) {
+      k_.few_sums_i8(s_.weight_codes, kScorePitch, rows * plan_.weight_digits, now_->value, now_->count, column,
+                     columns, s_.products, later);
+      join(0, rows, plan_.weight_digits, kPanel, weight_unit_, s_.part, kPanel);
+      return add_peaks(column, columns);
+    }
+    k_.few_sums_bf16(s_.high, kScorePitch, rows, now_->value, now_->count, column, columns, s_.part, later);
+    if (n_few_ == 0) return;
+    k_.few_sums_bf16(s_.low, kScorePitch, n_few_, now_->value, now_->count, column, columns, s_.part_low, now_->value);
+    return add_low(0, n_few_);
   }
   interleave(now_->value, column, columns);
   if (now_->whole || plan_.way == Way::codes) {
@@ -322,7 +337,7 @@ void Worker::attend(Visit visit, Visit later, const Partial& all) {
   if (now_->count == 0) return;
   fetch_keys();
   next_->number = -1, next_->count = 0;
-  if (few(plan_.query_digits)) {  // their kernels ask for what comes next
+  if (few_query()) {  // their kernels ask for what comes next
     if (later.chunk >= 0) find(later, *next_);
     const int step = p_.rope ? kPanel : kChunk;
     for (int j = 0; j < now_->count; j += step) score(j, std::min(step, now_->count - j));

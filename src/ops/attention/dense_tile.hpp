@@ -8,7 +8,7 @@
 namespace dsakit::attention::dense {
 
 inline constexpr int kAhead = 16;  // rows that are asked for before they are needed
-inline constexpr int kFew = 24;    // rows of codes that need no panels
+inline constexpr int kFew = 24;    // rows of codes or bf16 that need no panels
 inline constexpr int kPeaks = 4;   // keys of a row that are multiplied apart from codes
 
 /// How the products are made.
@@ -58,7 +58,7 @@ struct Rows {
   bf16 *query_pairs, *rope_pairs;  // [rows][pitch]; which of them exist depends on the way
   float *query_wide, *rope_wide;
   std::uint8_t* query_codes;                              // [rows][digits][pitch]
-  std::int32_t* few_query;                                // the codes of few rows, as few_dots_i8 wants them
+  std::int32_t* few_query;                                // few rows, as few_dots_i8 or few_dots_bf16 wants them
   float *row_unit, *row_sum, *row_constant, *row_factor;  // [rows]
   Partial all;
 
@@ -104,7 +104,8 @@ class Worker {
   void load_row(int row, std::int64_t query, std::int64_t head);
   void split_query(float* row, int r) const;
   /// Few enough to need no panels.
-  bool few(int digits) const { return plan_.way == Way::codes && k_.few_dots_i8 && tile_.rows() * digits <= kFew; }
+  bool few_query() const;
+  bool few_weights() const;
   void arrange_query() const;
   void join(int row, int rows, int digits, int count, const float* unit, float* x, std::ptrdiff_t pitch) const;
   void find(Visit, Chunk&) const;
@@ -119,6 +120,7 @@ class Worker {
   void add_peaks(int column, int columns) const;
   void multiply_values(int column, int columns);
   void multiply(int row, int rows, int low, int high, int few, int n_few) const;
+  void add_low(int few, int n_few) const;
   void multiply_apart(int row, int column, int columns);
   void find_unseen_infinities();
   void ask_for(const std::byte* const* rows, int first, int columns) const;

@@ -39,6 +39,37 @@ BenchCase decode(std::int64_t t) {
           }};
 }
 
+/// The same with bf16 keys and values, the heads of a key next to each other.
+BenchCase decode_bf16(std::int64_t t) {
+  const std::int64_t context = 8192, heads = 32, groups = 8, width = 128, keys = t * groups * context * width;
+  return {.op = "fused_infer_attention_score_v2",
+          .size = "decode t=" + std::to_string(t) + " context=8192 bf16",
+          .bytes = double(4 * keys),
+          .bf16_flops = double(4 * t * heads * context * width),
+          .prepare = [=] {
+            struct Data {
+              std::vector<bf16> query, out;
+              OnLine<bf16> key, value;
+            };
+            const auto some = [](Random& r, std::int64_t n) { return random_bf16(r, n); };
+            Random r(1);
+            auto d = std::make_shared<Data>(Data{random_bf16(r, t * heads * width),
+                                                 std::vector<bf16>(std::size_t(t * heads * width)),
+                                                 {some, r, keys},
+                                                 {some, r, keys}});
+            return [=](Context& c) {
+              fused_infer_attention_score_v2({.query = tensor(d->query.data(), {t, 1, heads, width}),
+                                              .key = tensor(d->key.data(), {t, context, groups, width}),
+                                              .value = tensor(d->value.data(), {t, context, groups, width}),
+                                              .num_query_heads = heads,
+                                              .num_key_value_heads = groups,
+                                              .softmax_scale = 0.088388,
+                                              .input_layout = "BSND"},
+                                             {.attention_out = tensor(d->out.data(), {t, 1, heads, width})}, c);
+            };
+          }};
+}
+
 /// Causal attention of n new tokens, 32 query and 8 key heads of 128, bf16.
 BenchCase prefill(std::int64_t n) {
   const std::int64_t heads = 32, groups = 8, width = 128;
@@ -114,6 +145,7 @@ BenchCase absorbed(std::int64_t t) {
 
 void bench_fused_infer_attention_score_v2(std::vector<BenchCase>& cases) {
   for (const std::int64_t t : {1, 4, 16}) cases.push_back(decode(t));
+  for (const std::int64_t t : {1, 8}) cases.push_back(decode_bf16(t));
   for (const std::int64_t n : {1024, 4096}) cases.push_back(prefill(n));
   for (const std::int64_t t : {1, 4}) cases.push_back(absorbed(t));
 }
