@@ -690,23 +690,39 @@ void interleave_codes(const std::int8_t* const* rows, int count, int dims, std::
 [[gnu::always_inline]] inline __m512i biased(__m512i x) { return _mm512_xor_si512(x, _mm512_set1_epi8(char(128))); }
 [[gnu::always_inline]] inline __m512i broadcast(const void* four) { return _mm512_set1_epi32(load32(four)); }
 
-/// What the four bytes are that a dot instruction takes of every lane. Here codes in memory get the bias, so that the
-/// few can be broadcast as they are read.
+/// How four bytes of every lane meet kWords words of a row. Codes in memory get the bias, so that the few can be
+/// broadcast as they are read.
 struct Codes {
   using Sum = __m512i;
-  static constexpr int kSize = 1;
+  static constexpr int kWords = 1;
   [[gnu::always_inline]] static __m512i loaded(__m512i x) { return biased(x); }
   [[gnu::always_inline]] static Sum first(const std::int32_t* x) { return broadcast(x); }
+  [[gnu::always_inline]] static __m512i word(__m512i x, int) { return x; }
   [[gnu::always_inline]] static Sum dot(Sum sum, __m512i x, __m512i few) { return dot_i8(sum, x, few); }
 };
-struct Pairs {
+struct Floats {
   using Sum = __m512;
-  static constexpr int kSize = 2;
   [[gnu::always_inline]] static __m512i loaded(__m512i x) { return x; }
   [[gnu::always_inline]] static Sum first(const std::int32_t*) { return _mm512_setzero_ps(); }
+};
+struct Pairs : Floats {
+  static constexpr int kWords = 1;
+  [[gnu::always_inline]] static __m512i word(__m512i x, int) { return x; }
   [[gnu::always_inline]] static Sum dot(Sum sum, __m512i x, __m512i few) {
     return _mm512_dpbf16_ps(sum, (__m512bh)few, (__m512bh)x);
   }
+};
+/// T as fp32.
+template <class T>
+struct Wide : Floats {
+  static constexpr int kWords = 4 / sizeof(T);
+  [[gnu::always_inline]] static __m512i word(__m512i x, int i) {
+    if constexpr (std::is_same_v<T, float>) return x;
+    else if constexpr (std::is_same_v<T, bf16>)
+      return i == 0 ? _mm512_slli_epi32(x, 16) : _mm512_and_si512(x, _mm512_set1_epi32(int(0xffff0000)));
+    else return _mm512_castps_si512(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(i == 0 ? x : _mm512_srli_epi32(x, 16))));
+  }
+  [[gnu::always_inline]] static Sum dot(Sum sum, __m512i x, __m512i few) { return multiply_add(sum, few, x); }
 };
 
 /// f(rows), with a constant.
@@ -832,11 +848,14 @@ template <class Kind, int Digits, int Rows>
           for (int k = 0; k < 16; ++k)
             _mm_prefetch(reinterpret_cast<const char*>(t.later[at + k] + d - 32), _MM_HINT_T1);
         }
-        const std::int32_t* q = t.few + std::ptrdiff_t(1 + d / 4) * pitch;
+        const std::int32_t* q = t.few + std::ptrdiff_t(1 + d / 4 * Kind::kWords) * pitch;
         each_step([&]<int Step>() __attribute__((always_inline)) {
+#pragma GCC unroll 2
+          for (int w = 0; w < Kind::kWords; ++w, q += pitch) {
+            const __m512i x = Kind::word(now.x[Step], w);
 #pragma GCC unroll 12
-          for (int r = 0; r < kRows; ++r) sum[h][r] = Kind::dot(sum[h][r], now.x[Step], broadcast(q + r));
-          q += pitch;
+            for (int r = 0; r < kRows; ++r) sum[h][r] = Kind::dot(sum[h][r], x, broadcast(q + r));
+          }
           next.template step<Step>(next_row, next_d, bytes - next_d);
         });
       }
@@ -957,6 +976,15 @@ void few_sums_i8(const std::uint8_t* weights, std::ptrdiff_t pitch, int rows, co
                 });
 }
 
+void few_dots_wide(const std::int32_t* query, int rows, Kept kept, const std::byte* const* keys, int count, int dims,
+                   float* y, std::ptrdiff_t pitch, const std::byte* const* later, int columns) noexcept {
+  const int size = kept == Kept::f32 ? 4 : 2;
+  const FewDots t{query, rows, keys, count, dims * size, nullptr, y, pitch, later, columns * size};
+  if (kept == Kept::f32) few_dots<Wide<float>, 1>(t, rows);
+  else if (kept == Kept::f16) few_dots<Wide<f16>, 1>(t, rows);
+  else few_dots<Wide<bf16>, 1>(t, rows);
+}
+
 /// Two keys meet the pairs of weights of up to four rows.
 template <int Rows, bool Whole, int Lines>
 [[gnu::noinline]] void few_sums(const bf16* weights, std::ptrdiff_t pitch, const std::byte* const* values, int count,
@@ -1014,6 +1042,69 @@ void few_sums_bf16(const bf16* weights, std::ptrdiff_t pitch, int rows, const st
                   few_sums<Rows, Whole, Lines>(weights + r * pitch, pitch, values, count, column, columns,
                                                sums + r * kPanel, later);
                 });
+}
+
+/// Sixteen elements as fp32.
+template <class T>
+[[gnu::always_inline]] inline __m512 widened(const std::byte* from, __mmask16 some) {
+  if constexpr (std::is_same_v<T, float>) return _mm512_maskz_loadu_ps(some, from);
+  else {
+    const __m256i x = _mm256_maskz_loadu_epi16(some, from);
+    if constexpr (std::is_same_v<T, f16>) return _mm512_cvtph_ps(x);
+    else return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+  }
+}
+
+template <class T, int Rows, int Lines>
+[[gnu::noinline]] void few_sums(const float* weights, std::ptrdiff_t pitch, const std::byte* const* values, int count,
+                                std::ptrdiff_t column, int columns, float* sums, const std::byte* const* later) {
+  constexpr int kSize = int(sizeof(T));
+  __m512 sum[Rows][4];
+#pragma GCC unroll 4
+  for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) sum[r][i] = _mm512_setzero_ps();
+  int j = 0;
+  do {
+    __m512 x[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const int rest = columns - 16 * i;
+      x[i] = widened<T>(values[j] + (column + 16 * i) * kSize, __mmask16(some_bytes(rest > 0 ? rest : 0)));
+    }
+    // Lines of 64 columns of a row are kSize; two tiles share the rows.
+    if (Lines == 4 || j % 2 == 0)
+#pragma GCC unroll 4
+      for (int l = 0; l < kSize; ++l) {
+        const std::byte* from = later[Lines == 4 ? j : j / 2] + column * kSize + 64 * l;
+        _mm_prefetch(reinterpret_cast<const char*>(from), _MM_HINT_T1);
+      }
+#pragma GCC unroll 4
+    for (int r = 0; r < Rows; ++r) {
+      const __m512 w = _mm512_set1_ps(weights[r * pitch + j]);
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        sum[r][i] = _mm512_fmadd_ps(w, x[i], sum[r][i]);
+        asm("" : "+v"(sum[r][i]));
+      }
+    }
+  } while (++j < count);
+#pragma GCC unroll 4
+  for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) _mm512_storeu_ps(sums + r * kPanel + 16 * i, sum[r][i]);
+}
+
+void few_sums_wide(const float* weights, std::ptrdiff_t pitch, int rows, Kept kept, const std::byte* const* values,
+                   int count, std::ptrdiff_t column, int columns, float* sums, const std::byte* const* later) noexcept {
+  few_sum_tiles(rows, count, columns, later, [&]<int Rows, bool, int Lines>(int r, const std::byte* const* later) {
+    const auto tile = [&]<class T>(T) {
+      few_sums<T, Rows, Lines>(weights + r * pitch, pitch, values, count, column, columns, sums + r * kPanel, later);
+    };
+    if (kept == Kept::f32) tile(float{});
+    else if (kept == Kept::f16) tile(f16{});
+    else tile(bf16{});
+  });
 }
 
 /// Sixteen accumulators: more than latency times throughput anywhere.
@@ -1135,6 +1226,8 @@ void use_avx512(Kernels& k) {
   k.few_sums_i8 = few_sums_i8;
   k.few_dots_bf16 = few_dots_bf16;
   k.few_sums_bf16 = few_sums_bf16;
+  k.few_dots_wide = few_dots_wide;
+  k.few_sums_wide = few_sums_wide;
   k.transpose_bf16 = transpose<bf16>;
   k.transpose_i8 = transpose<std::int8_t>;
   k.interleave_bf16 = interleave<bf16>;

@@ -29,6 +29,9 @@ struct IndexQueryF32 {
   int dims;
 };
 
+/// How numbers are kept that become fp32.
+enum class Kept { bf16, f16, f32 };
+
 /// The kinds of product, for measuring the limit of each.
 enum class Dot { i8, bf16, f32 };
 
@@ -144,6 +147,13 @@ struct Kernels {
                         float* y, std::ptrdiff_t pitch, const std::byte* const* later, int columns) noexcept;
   void (*few_sums_bf16)(const bf16* weights, std::ptrdiff_t pitch, int rows, const std::byte* const* values, int count,
                         std::ptrdiff_t column, int columns, float* sums, const std::byte* const* later) noexcept;
+  /// The same with fp32 products of what is kept as bf16, f16 or f32, with the bits of product_f32 and product_wide:
+  /// the query in the bits of floats, after a row of any, [ceil(size*dims/32)*32/size][rows], 0 past dims.
+  void (*few_dots_wide)(const std::int32_t* query, int rows, Kept, const std::byte* const* keys, int count, int dims,
+                        float* y, std::ptrdiff_t pitch, const std::byte* const* later, int columns) noexcept;
+  void (*few_sums_wide)(const float* weights, std::ptrdiff_t pitch, int rows, Kept, const std::byte* const* values,
+                        int count, std::ptrdiff_t column, int columns, float* sums,
+                        const std::byte* const* later) noexcept;
   /// A row in `digits` (1 to 3) rows of codes biased by +128: rint(x * per_unit), |x * per_unit| < 2^(8*digits-1) -
   /// 2^14 and 2^22, is the sum of code * 256^i; the most significant first, `pitch` from row to row. NaN: any codes.
   /// Same bits.

@@ -801,6 +801,56 @@ TEST_P(Rung, FewRowsOfPairs) {
       }
 }
 
+template <class T, class Transpose, class Interleave, class Product>
+void check_few_wide(const Kernels& k, Kept kept, Transpose transpose, Interleave interleave, Product product) {
+  using Panel = std::conditional_t<std::is_same_v<T, bf16>, bf16, float>;
+  for (const int few : {1, 3, 4, 5, 6, 7, 12, 13, 24})
+    for (const int count : {1, 2, 15, 16, 17, 33, 63, 64})
+      for (const int width : {1, 2, 7, 8, 9, 16, 17, 33, 64, 65, 128, 200, 512}) {
+        const Rows<T> rows(count, width);
+        const auto addresses = repeated(rows);
+        const int size = int(sizeof(T)), words = (width * size + 31) / 32 * 32 / size, pitch = (count + 15) / 16 * 16;
+        const std::vector<float> queries = random_floats(few * width, 3);
+        const Guarded<std::int32_t> query(std::vector<std::int32_t>(std::size_t((words + 1) * few)), Edge::end);
+        for (int r = 0; r < few; ++r)
+          for (int c = 0; c < width; ++c)
+            query[(1 + c) * few + r] = std::bit_cast<std::int32_t>(queries[std::size_t(r * width + c)]);
+        const Guarded<float> y(few * pitch, Edge::end);
+        k.few_dots_wide(query, few, kept, addresses.data(), count, width, y, pitch, addresses.data(), width);
+        std::vector<Panel> panel(std::size_t(std::max(width + 1, count + 1)) * kPanel);
+        std::vector<float> expected(std::size_t(few) * kPanel);
+        transpose(rows.pointer.data(), count, width, panel.data());
+        product(queries.data(), width, few, panel.data(), width, expected.data(), kPanel, false);
+        for (int r = 0; r < few; ++r)
+          for (int j = 0; j < count; ++j)
+            ASSERT_EQ(y[r * pitch + j], expected[std::size_t(r * kPanel + j)]) << few << " " << count << " " << width;
+
+        const std::vector<float> weights = random_floats(few * count, 1);
+        const Guarded<float> sums(few * kPanel, Edge::end);
+        for (int column = 0; column < width; column += kPanel) {
+          const int columns = std::min(kPanel, width - column);
+          std::vector<const T*> part;
+          for (const T* row : rows.pointer) part.push_back(row + column);
+          k.few_sums_wide(weights.data(), count, few, kept, addresses.data(), count, column, columns, sums,
+                          addresses.data());
+          interleave(part.data(), count, columns, panel.data());
+          product(weights.data(), count, few, panel.data(), count, expected.data(), kPanel, false);
+          for (int r = 0; r < few; ++r)
+            for (int c = 0; c < columns; ++c)
+              ASSERT_EQ(sums[r * kPanel + c], expected[std::size_t(r * kPanel + c)])
+                  << few << " " << count << " " << width;
+        }
+      }
+}
+
+TEST_P(Rung, FewRowsWide) {
+  ASSERT_EQ(k.few_dots_wide == nullptr, k.few_sums_wide == nullptr);
+  if (!k.few_dots_wide) return;
+  check_few_wide<bf16>(k, Kept::bf16, k.transpose_bf16, k.interleave_bf16, k.product_f32);
+  check_few_wide<f16>(k, Kept::f16, k.transpose_f16, k.interleave_f16, k.product_wide);
+  check_few_wide<float>(k, Kept::f32, k.transpose_f32, k.interleave_f32, k.product_wide);
+}
+
 TEST_P(Rung, SplitsAndJoinsCodes) {
   for (const int digits : {1, 2, 3}) {
     const float top = digits == 1 ? 127 : digits == 2 ? 32512 : 0x1p21f;

@@ -40,7 +40,7 @@ std::size_t lane_bytes_of(const Problem& p, const Plan& plan, int together) {
 }
 
 /// Tiles that a thread takes at a time, if there are many.
-int together_of(const Plan& plan) { return plan.way != Way::wide && plan.rows <= kFew ? kTogether : 1; }
+int together_of(const Plan& plan) { return plan.rows <= kFew ? kTogether : 1; }
 
 /// How a call is cut: by tiles, and by chunks where tiles are few.
 struct Work {

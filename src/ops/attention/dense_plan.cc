@@ -40,12 +40,14 @@ Rows::Rows(Carver& memory, const Problem& p, const Plan& plan) {
   query_pairs = memory.take<bf16>(when(plan.way == Way::pairs, rows * plan.query_pitch));
   query_wide = memory.take<float>(when(plan.way == Way::wide, rows * plan.query_pitch) + plan.query_pitch);
   query_codes = memory.take<std::uint8_t>(when(codes, rows * plan.query_digits * plan.query_pitch));
+  const bool floats = plan.way == Way::wide;  // a word for each element, otherwise for four bytes
   few_query =
-      memory.take<std::int32_t>(when(plan.way != Way::wide, (round_up(p.width * plan.element, 32) / 4 + 1) * kFew));
+      memory.take<std::int32_t>((round_up(p.width * plan.element, 32) / (floats ? plan.element : 4) + 1) * kFew);
   rope_pairs = memory.take<bf16>(when(plan.rope_pairs, rows * plan.rope_pitch));
   rope_wide = memory.take<float>(when(!plan.rope_pairs, rows * plan.rope_pitch));
   row_unit = memory.take<float>(rows), row_sum = memory.take<float>(rows);
   row_constant = memory.take<float>(rows), row_factor = memory.take<float>(rows);
+  key = Numbers(memory, when(plan.quantised, p.width)), value = Numbers(memory, when(plan.quantised, p.value));
   all = Partial(memory, plan);
 }
 
@@ -62,12 +64,7 @@ Scratch::Scratch(Carver& memory, const Problem& p, const Plan& plan) {
   scores = memory.take<float>(rows * kScorePitch);
   high = memory.take<bf16>(when(pairs, rows * kScorePitch)), low = memory.take<bf16>(when(pairs, rows * kScorePitch));
   weight_codes = memory.take<std::uint8_t>(when(codes, rows * plan.weight_digits * kScorePitch));
-  const auto numbers = [&](int width) {
-    const std::int64_t channels = when(plan.quantised, width), keys = when(plan.quantised, kChunk);
-    return Numbers{memory.take<float>(channels), memory.take<float>(channels), memory.take<float>(keys),
-                   memory.take<float>(keys)};
-  };
-  key = numbers(p.width), value = numbers(p.value);
+  key = Numbers(memory, when(plan.quantised, kChunk)), value = Numbers(memory, when(plan.quantised, kChunk));
   const bool changed = plan.type != p.kv_type;
   code_row = memory.take<std::int8_t>(when(changed, std::max(p.width, p.value)));
   keys = memory.take<std::byte>(when(changed || p.key.block, std::int64_t(kChunk) * p.width * plan.element));

@@ -54,12 +54,12 @@ void Worker::load(const Tile& tile, Rows& rows) {
   std::memset(s_.zeros, 0, std::size_t(p_.value * plan_.element));
   const auto numbers = [&](const Parameter& scale, const Parameter& offset, int width, const Numbers& to) {
     if (scale.per_key) return;
-    columns_of(scale, tile.b, tile.g, 0, width, 1, to.channel_scale);
-    columns_of(offset, tile.b, tile.g, 0, width, 0, to.channel_offset);
+    columns_of(scale, tile.b, tile.g, 0, width, 1, to.scale);
+    columns_of(offset, tile.b, tile.g, 0, width, 0, to.offset);
   };
   if (plan_.quantised) {
-    numbers(p_.key_scale, p_.key_offset, p_.width, s_.key);
-    numbers(p_.value_scale, p_.value_offset, p_.value, s_.value);
+    numbers(p_.key_scale, p_.key_offset, p_.width, rows.key);
+    numbers(p_.value_scale, p_.value_offset, p_.value, rows.value);
   }
   for (int i = 0, r = 0; i < tile.queries; ++i)
     for (int h = 0; h < tile.heads; ++h, ++r) load_row(r, tile.first + i, tile.query_head(p_, h));
@@ -69,28 +69,33 @@ void Worker::load(const Tile& tile, Rows& rows) {
 
 bool Worker::few_query() const {
   if (plan_.way == Way::codes) return k_.few_dots_i8 && tile_.rows() * plan_.query_digits <= kFew;
-  return plan_.way == Way::pairs && k_.few_dots_bf16 && tile_.rows() <= kFew && p_.width <= kSumBlock;
+  return (plan_.way == Way::pairs ? k_.few_dots_bf16 != nullptr : k_.few_dots_wide != nullptr) &&
+         tile_.rows() <= kFew && p_.width <= kSumBlock;
 }
 
 bool Worker::few_weights() const {
   if (plan_.way == Way::codes) return k_.few_sums_i8 && tile_.rows() * plan_.weight_digits <= kFew;
-  return plan_.way == Way::pairs && k_.few_sums_bf16 && tile_.rows() <= kFew && now_->whole;
+  return (plan_.way == Way::pairs ? k_.few_sums_bf16 != nullptr : k_.few_sums_wide != nullptr) &&
+         tile_.rows() <= kFew && now_->whole;
 }
 
-/// Rows, which are padded, to the words that few_dots_i8 and few_dots_bf16 want.
+/// Rows, which are padded, to the words that few_dots_i8, few_dots_bf16 and few_dots_wide want.
 void Worker::arrange_query() const {
   const bool codes = plan_.way == Way::codes;
   const int rows = tile_.rows() * (codes ? plan_.query_digits : 1), bytes = (p_.width * plan_.element + 31) / 32 * 32;
+  const int words = plan_.way == Way::wide ? bytes / plan_.element : bytes / 4;
   for (int r = 0; r < rows; ++r) {
     const std::ptrdiff_t at = r * plan_.query_pitch;
-    const auto* from = codes ? rows_->query_codes + at : reinterpret_cast<std::uint8_t*>(rows_->query_pairs + at);
+    const void* const row = codes                     ? static_cast<const void*>(rows_->query_codes + at)
+                            : plan_.way == Way::pairs ? static_cast<const void*>(rows_->query_pairs + at)
+                                                      : rows_->query_wide + at;
     std::int32_t sum = 0, *word = rows_->few_query + r;
-    for (int i = 0; i < bytes && codes; ++i) sum += from[i] - 128;
+    for (int i = 0; i < bytes && codes; ++i) sum += static_cast<const std::uint8_t*>(row)[i] - 128;
     *word = -128 * sum;
-    for (int i = 0; i < bytes; i += 4) {
-      std::uint32_t four;
-      std::memcpy(&four, from + i, 4);
-      *(word += rows) = std::int32_t(codes ? four ^ 0x80808080u : four);
+    for (int i = 0; i < words; ++i) {
+      std::uint32_t x;
+      std::memcpy(&x, static_cast<const std::byte*>(row) + 4 * i, 4);
+      *(word += rows) = std::int32_t(codes ? x ^ 0x80808080u : x);
     }
   }
 }
@@ -116,6 +121,7 @@ void Worker::load_row(int r, std::int64_t query, std::int64_t head) {
   } else {
     float* row = rows_->query_wide + (plan_.way == Way::wide ? r * plan_.query_pitch : 0);
     widen(p_.query_type, p_.query, p_.width, row);
+    if (plan_.way == Way::wide) std::fill(row + p_.width, row + plan_.query_pitch, 0.0f);
     if (plan_.way == Way::codes) split_query(row, r);
   }
   if (p_.rope == 0) return;
@@ -132,8 +138,8 @@ void Worker::split_query(float* q, int r) const {
   double constant = 0;
   if (!plan_.keyed_keys)
     for (int d = 0; d < p_.width; ++d) {
-      q[d] *= s_.key.channel_scale[d];
-      constant += double(q[d]) * s_.key.channel_offset[d];
+      q[d] *= rows_->key.scale[d];
+      constant += double(q[d]) * rows_->key.offset[d];
     }
   rows_->row_constant[r] = float(constant);
   bool finite = true;
@@ -152,7 +158,7 @@ void Worker::split_query(float* q, int r) const {
 
 /// Rows that lie in blocks of columns, that are int4, or that fp32 products need as they are meant, one after the other
 /// in `to`; rows nobody sees are zeros.
-void Worker::gather(const Cache& cache, int width, bool keyed, const Numbers& numbers, std::byte* to,
+void Worker::gather(const Cache& cache, int width, const Numbers* keyed, const Numbers& channels, std::byte* to,
                     const std::byte** rows) const {
   const std::size_t bytes = std::size_t(width * plan_.element);
   for (int j = 0; j < now_->count; ++j, to += bytes) {
@@ -170,8 +176,8 @@ void Worker::gather(const Cache& cache, int width, bool keyed, const Numbers& nu
     const auto* codes = as<std::int8_t>(row);
     auto* out = reinterpret_cast<float*>(to);
     for (int d = 0; d < width; ++d)
-      out[d] = keyed ? (float(codes[d]) + numbers.offset[j]) * numbers.scale[j]
-                     : (float(codes[d]) + numbers.channel_offset[d]) * numbers.channel_scale[d];
+      out[d] = keyed ? (float(codes[d]) + keyed->offset[j]) * keyed->scale[j]
+                     : (float(codes[d]) + channels.offset[d]) * channels.scale[d];
   }
   std::fill(rows + now_->count, rows + kChunk, rows[now_->count - 1]);
 }
@@ -197,8 +203,10 @@ void Worker::fetch_keys() {
   };
   numbers(p_.key_scale, p_.key_offset, s_.key), numbers(p_.value_scale, p_.value_offset, s_.value);
   const bool changed = plan_.type != p_.kv_type;
-  if (changed || p_.key.block) gather(p_.key, p_.width, p_.key_scale.per_key, s_.key, s_.keys, now_->key);
-  if (changed || p_.values.block) gather(p_.values, p_.value, p_.value_scale.per_key, s_.value, s_.values, now_->value);
+  const auto keyed = [](const Parameter& scale, const Numbers& n) { return scale.per_key ? &n : nullptr; };
+  if (changed || p_.key.block) gather(p_.key, p_.width, keyed(p_.key_scale, s_.key), rows_->key, s_.keys, now_->key);
+  if (changed || p_.values.block)
+    gather(p_.values, p_.value, keyed(p_.value_scale, s_.value), rows_->value, s_.values, now_->value);
   std::byte* to = s_.rope;
   for (int j = 0; p_.key_rope.block && j < now_->count; ++j, to += p_.rope * plan_.rope_element) {
     straighten(p_.key_rope, now_->rope[j], p_.rope, plan_.rope_element, to);

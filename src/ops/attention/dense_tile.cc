@@ -22,6 +22,8 @@ constexpr float kFlat = 8;      // a row whose sum is larger than this times its
 constexpr float kPeak = 16;     // peaks are larger than this times the largest other
 constexpr int kBlockRows = 24;  // rows whose values are summed over the same keys
 
+Kept kept(DType type) { return type == DType::bf16 ? Kept::bf16 : type == DType::f16 ? Kept::f16 : Kept::f32; }
+
 /// f(column, offset, scale) for each of n columns.
 template <class F>
 void with_columns(const Parameter& offset, const Parameter& scale, std::int64_t b, std::int64_t head, int n, F f) {
@@ -82,9 +84,12 @@ void Worker::score(int first, int count) const {
                     s_.column_sums, (p_.width + 3) / 4 * 4, s_.products, kPanel);
       join(row, rows, plan_.query_digits, count, rows_->row_unit, x, pitch);
     }
-  } else if (few_query()) {
+  } else if (few_query() && plan_.way == Way::pairs) {
     k_.few_dots_bf16(rows_->few_query, tile_.rows(), now_->key + first, count, p_.width, s_.scores + first, kScorePitch,
                      now_->value + first, p_.value);
+  } else if (few_query()) {
+    k_.few_dots_wide(rows_->few_query, tile_.rows(), kept(plan_.type), now_->key + first, count, p_.width,
+                     s_.scores + first, kScorePitch, now_->value + first, p_.value);
   } else {
     transpose(plan_.type, now_->key + first, count, p_.width);
     if (plan_.way == Way::pairs)
@@ -120,7 +125,7 @@ void Worker::combine(int first, int count, int row, int rows) const {
     float* c = s_.scores + r * kScorePitch + first;
     float* x = p_.rope ? s_.part + r * kPanel : c;
     if (p_.query_type == DType::i8) {
-      const float factor = rows_->row_factor[r], key = s_.key.channel_scale[0];
+      const float factor = rows_->row_factor[r], key = rows_->key.scale[0];
       for (int j = 0; j < count && p_.rope; ++j) c[j] += x[j];
       for (int j = 0; j < count; ++j) c[j] = c[j] * factor * key;
       continue;
@@ -299,6 +304,9 @@ void Worker::multiply_values(int column, int columns) {
       join(0, rows, plan_.weight_digits, kPanel, weight_unit_, s_.part, kPanel);
       return add_peaks(column, columns);
     }
+    if (plan_.way == Way::wide)
+      return k_.few_sums_wide(s_.scores, kScorePitch, rows, kept(plan_.type), now_->value, now_->count, column, columns,
+                              s_.part, later);
     k_.few_sums_bf16(s_.high, kScorePitch, rows, now_->value, now_->count, column, columns, s_.part, later);
     if (n_few_ == 0) return;
     k_.few_sums_bf16(s_.low, kScorePitch, n_few_, now_->value, now_->count, column, columns, s_.part_low, now_->value);

@@ -47,9 +47,12 @@ struct Partial {
   std::pair<float, float> rescale(int r, float later_most, float later_sum, float later_shift) const;
 };
 
-/// Scales and offsets of keys or values: of channels [width], or of the keys of a piece [kChunk].
+/// Scales and offsets of keys or values.
 struct Numbers {
-  float *channel_scale, *channel_offset, *scale, *offset;
+  float *scale, *offset;
+
+  Numbers() = default;
+  Numbers(Carver& memory, std::int64_t n) : scale(memory.take<float>(n)), offset(memory.take<float>(n)) {}
 };
 
 /// What belongs to a tile until it is finished.
@@ -60,6 +63,7 @@ struct Rows {
   std::uint8_t* query_codes;                              // [rows][digits][pitch]
   std::int32_t* few_query;                                // few rows, as few_dots_i8 or few_dots_bf16 wants them
   float *row_unit, *row_sum, *row_constant, *row_factor;  // [rows]
+  Numbers key, value;                                     // of channels
   Partial all;
 
   Rows() = default;
@@ -74,7 +78,7 @@ struct Scratch {
   float* scores;                         // [rows][kScorePitch], then the probabilities
   bf16 *high, *low;                      // the same in one or two bf16
   std::uint8_t* weight_codes;            // [rows][digits][kScorePitch]
-  Numbers key, value;
+  Numbers key, value;                    // of the keys of a chunk
   std::int8_t* code_row;
   std::byte *keys, *values, *rope;  // [kChunk][width] of rows that are not contiguous, or int4
   std::byte* zeros;                 // a value row
@@ -110,7 +114,8 @@ class Worker {
   void join(int row, int rows, int digits, int count, const float* unit, float* x, std::ptrdiff_t pitch) const;
   void find(Visit, Chunk&) const;
   void fetch_keys();
-  void gather(const Cache&, int width, bool keyed, const Numbers&, std::byte* to, const std::byte** rows) const;
+  void gather(const Cache&, int width, const Numbers* keyed, const Numbers& channels, std::byte* to,
+              const std::byte** rows) const;
   void score(int first, int count) const;
   void combine(int first, int count, int row, int rows) const;
   float scale_and_hide(int row, const Seen&) const;
