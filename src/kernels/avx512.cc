@@ -684,8 +684,8 @@ void interleave_codes(const std::int8_t* const* rows, int count, int dims, std::
   }
 }
 
-// ---- few rows, keys and values where they lie: nothing is stored on the way, and the shuffles run beside the dots
-// ------
+// ---- few rows ------------------------------------------------------------------------------------------------------
+// Keys and values are used where they lie: nothing is stored on the way, and the shuffles run beside the dots.
 
 [[gnu::always_inline]] inline __m512i biased(__m512i x) { return _mm512_xor_si512(x, _mm512_set1_epi8(char(128))); }
 [[gnu::always_inline]] inline __m512i broadcast(const void* four) { return _mm512_set1_epi32(load32(four)); }
@@ -854,7 +854,10 @@ template <class Kind, int Digits, int Rows>
           for (int w = 0; w < Kind::kWords; ++w, q += pitch) {
             const __m512i x = Kind::word(now.x[Step], w);
 #pragma GCC unroll 12
-            for (int r = 0; r < kRows; ++r) sum[h][r] = Kind::dot(sum[h][r], x, broadcast(q + r));
+            for (int r = 0; r < kRows; ++r) {
+              sum[h][r] = Kind::dot(sum[h][r], x, broadcast(q + r));
+              asm("" : "+v"(sum[h][r]));
+            }
           }
           next.template step<Step>(next_row, next_d, bytes - next_d);
         });

@@ -61,7 +61,7 @@ struct Rows {
   bf16 *query_pairs, *rope_pairs;  // [rows][pitch]; which of them exist depends on the way
   float *query_wide, *rope_wide;
   std::uint8_t* query_codes;                              // [rows][digits][pitch]
-  std::int32_t* few_query;                                // few rows, as few_dots_i8 or few_dots_bf16 wants them
+  std::int32_t* few_query;                                // few rows, as the few_dots kernels want them
   float *row_unit, *row_sum, *row_constant, *row_factor;  // [rows]
   Numbers key, value;                                     // of channels
   Partial all;
@@ -91,13 +91,15 @@ class Worker {
   Worker(const Problem& p, const Plan& plan, const Kernels& kernels, const Scratch& scratch)
       : p_(p), plan_(plan), k_(kernels), s_(scratch) {}
 
-  void load(const Tile&, Rows&);
-  /// Adds a chunk to what `all` has of the tile's chunks before. The next call will be for the chunk `later` (number
-  /// -1: unknown): what lies in memory is asked for in time.
+  /// Of a tile to a chunk; -1: none.
   struct Visit {
     const Rows* rows;
     std::int64_t chunk;
   };
+
+  void load(const Tile&, Rows&);
+  /// Adds a chunk to what `all` has of the tile's chunks before. `later` will be the next visit, if known: its keys are
+  /// asked for in time.
   void attend(Visit, Visit later, const Partial& all);
   /// The same for a chunk that lies in `chunk` already: the same operations, the same bits.
   void merge(const Partial& all, const Partial& chunk, int row) const;
@@ -107,7 +109,7 @@ class Worker {
  private:
   void load_row(int row, std::int64_t query, std::int64_t head);
   void split_query(float* row, int r) const;
-  /// Few enough to need no panels.
+  /// Rows are few enough to need no panels of keys, of the values of this chunk.
   bool few_query() const;
   bool few_weights() const;
   void arrange_query() const;
