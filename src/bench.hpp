@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
+#include <memory>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -20,20 +26,24 @@ struct BenchCase {
   std::function<std::function<void(Context&)>()> prepare;
 };
 
-/// Numbers that begin on a cache line, as those of torch and of serving engines do, and those of malloc do not.
+/// Many numbers in memory of the kind in which the machine's limit is measured: on huge pages, if it has them.
 template <class T>
-class OnLine {
+class OnHugePages {
  public:
   template <class Fill>
-  OnLine(Fill fill, Random& r, std::int64_t n) : numbers_(fill(r, n + kLine)) {}
-  T* data() {
-    auto* const first = numbers_.data();
-    return first + (kLine - reinterpret_cast<std::uintptr_t>(first) / sizeof(T) % kLine) % kLine;
+  OnHugePages(Fill fill, Random& r, std::int64_t n) {
+    const std::vector<T> numbers = fill(r, n);
+    const std::size_t bytes = (std::size_t(n) * sizeof(T) / kPage + 1) * kPage;
+    memory_.reset(static_cast<T*>(std::aligned_alloc(kPage, bytes)));
+    if (!memory_) throw std::bad_alloc();
+    madvise(memory_.get(), bytes, MADV_HUGEPAGE);
+    std::copy(numbers.begin(), numbers.end(), memory_.get());
   }
+  T* data() { return memory_.get(); }
 
  private:
-  static constexpr std::int64_t kLine = 64 / sizeof(T);
-  std::vector<T> numbers_;
+  static constexpr std::size_t kPage = std::size_t{2} << 20;
+  std::unique_ptr<T[], decltype(&std::free)> memory_{nullptr, std::free};
 };
 
 // Each src/ops/<op>/bench.cc defines  void bench_<op>(std::vector<BenchCase>&).

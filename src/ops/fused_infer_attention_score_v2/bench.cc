@@ -15,7 +15,7 @@ BenchCase decode(std::int64_t t) {
           .prepare = [=] {
             struct Data {
               std::vector<bf16> query, scale, out;
-              OnLine<std::int8_t> key, value;
+              OnHugePages<std::int8_t> key, value;
             };
             Random r(1);
             auto d = std::make_shared<Data>(Data{random_bf16(r, t * heads * width),
@@ -49,7 +49,7 @@ BenchCase decode_bf16(std::int64_t t) {
           .prepare = [=] {
             struct Data {
               std::vector<bf16> query, out;
-              OnLine<bf16> key, value;
+              OnHugePages<bf16> key, value;
             };
             const auto some = [](Random& r, std::int64_t n) { return random_bf16(r, n); };
             Random r(1);
