@@ -690,11 +690,11 @@ void interleave_codes(const std::int8_t* const* rows, int count, int dims, std::
 [[gnu::always_inline]] inline __m512i biased(__m512i x) { return _mm512_xor_si512(x, _mm512_set1_epi8(char(128))); }
 [[gnu::always_inline]] inline __m512i broadcast(const void* four) { return _mm512_set1_epi32(load32(four)); }
 
-/// How four bytes of every lane meet kWords words of a row. Codes in memory get the bias, so that the few can be
-/// broadcast as they are read.
+/// How four bytes of every lane meet kWords words of a row; twelve rows take kTiles tiles. Codes in memory get the
+/// bias, so that the few can be broadcast as they are read.
 struct Codes {
   using Sum = __m512i;
-  static constexpr int kWords = 1;
+  static constexpr int kWords = 1, kTiles = 1;
   [[gnu::always_inline]] static __m512i loaded(__m512i x) { return biased(x); }
   [[gnu::always_inline]] static Sum first(const std::int32_t* x) { return broadcast(x); }
   [[gnu::always_inline]] static __m512i word(__m512i x, int) { return x; }
@@ -706,7 +706,7 @@ struct Floats {
   [[gnu::always_inline]] static Sum first(const std::int32_t*) { return _mm512_setzero_ps(); }
 };
 struct Pairs : Floats {
-  static constexpr int kWords = 1;
+  static constexpr int kWords = 1, kTiles = 1;
   [[gnu::always_inline]] static __m512i word(__m512i x, int) { return x; }
   [[gnu::always_inline]] static Sum dot(Sum sum, __m512i x, __m512i few) {
     return _mm512_dpbf16_ps(sum, (__m512bh)few, (__m512bh)x);
@@ -715,7 +715,7 @@ struct Pairs : Floats {
 /// T as fp32.
 template <class T>
 struct Wide : Floats {
-  static constexpr int kWords = 4 / sizeof(T);
+  static constexpr int kWords = 4 / sizeof(T), kTiles = 2;
   [[gnu::always_inline]] static __m512i word(__m512i x, int i) {
     if constexpr (std::is_same_v<T, float>) return x;
     else if constexpr (std::is_same_v<T, bf16>)
@@ -876,7 +876,7 @@ template <class Kind, int Digits, int Rows>
 
 template <class Kind, int Digits>
 void few_dots(FewDots t, int rows) {
-  constexpr int kMost = 12 / Digits;
+  constexpr int kMost = 12 / Digits / Kind::kTiles;
   for (int r = 0, n; r < rows; r += n, t.few += n * Digits, t.unit += t.unit ? n : 0, t.y += n * t.y_pitch) {
     n = rows - r < kMost ? rows - r : kMost;
     with_rows<kMost>(n, [&]<int Rows>() { few_dots<Kind, Digits, Rows>(t); });
@@ -888,7 +888,6 @@ void few_dots_i8(const std::int32_t* query, int rows, int digits, const std::byt
                  int columns) noexcept {
   const FewDots t{query, rows * digits, keys, count, dims, unit, y, pitch, later, columns};
   if (digits == 1) few_dots<Codes, 1>(t, rows);
-  else if (digits == 2) few_dots<Codes, 2>(t, rows);
   else few_dots<Codes, 3>(t, rows);
 }
 

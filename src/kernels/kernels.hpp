@@ -125,8 +125,8 @@ struct Kernels {
                           std::int32_t* sums) noexcept;
   void (*interleave_codes)(const std::int8_t* const* rows, int count, int dims, std::int8_t* panels,
                            std::int32_t* sums) noexcept;
-  /// Products of few rows of codes with codes where they lie, their digits joined as join_codes does (unit 1 and one
-  /// digit: exact). Every pointer up to count rounded up to 16 is valid. Same bits. Null where panels are faster.
+  /// Products of few rows of codes with codes where they lie, their digits (1 or 3) joined as join_codes does. Every
+  /// pointer up to count rounded up to 16 is valid. Same bits. Null where panels are faster.
   ///
   /// y[r * pitch + j] = join_i(sum_c query[r][i][c] * keys[j][c]) * unit[r], j < count, and anything up to count
   /// rounded up to 16. The query's codes are signed: -128 times the sum of each row of codes (those in memory get a

@@ -712,7 +712,7 @@ TEST_P(Rung, FewRowsOfCodes) {
         if (count > 64 && width > 128) continue;
         const Rows<std::int8_t> rows(count, width);
         const auto addresses = repeated(rows);
-        for (const int digits : {1, 2, 3}) {
+        for (const int digits : {1, 3}) {
           if (few % digits) continue;
           const int joined = few / digits, fours = (width + 31) / 32 * 8, pitch = (count + 15) / 16 * 16;
           const Guarded<std::int32_t> query((fours + 1) * few, Edge::end);
