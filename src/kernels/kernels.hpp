@@ -126,7 +126,8 @@ struct Kernels {
   void (*interleave_codes)(const std::int8_t* const* rows, int count, int dims, std::int8_t* panels,
                            std::int32_t* sums) noexcept;
   /// Products of few rows of codes with codes where they lie, their digits (1 or 3) joined as join_codes does. Every
-  /// pointer up to count rounded up to 16 is valid. Same bits. Null where panels are faster.
+  /// pointer up to count rounded up to 16 is valid. Same bits. A rung has all six or none: null where panels are
+  /// faster.
   ///
   /// y[r * pitch + j] = join_i(sum_c query[r][i][c] * keys[j][c]) * unit[r], j < count, and anything up to count
   /// rounded up to 16. The query's codes are signed: -128 times the sum of each row of codes (those in memory get a

@@ -39,7 +39,7 @@ struct Chunk {
   // Set only if not whole, 0 or 1: somebody may see the key (0: nobody does); everybody does who sees anything.
   std::uint8_t used[kChunk], shared[kChunk];
   std::int64_t number = -1;                                     // of the chunk
-  const void* owner = nullptr;                                  // whoever looks
+  const void* owner = nullptr;                                  // the rows that look at it
   const std::byte *key[kChunk], *value[kChunk], *rope[kChunk];  // from count on: the last one
 
   void look(const Problem&, const Tile&, std::int64_t chunk);

@@ -68,15 +68,14 @@ void Worker::load(const Tile& tile, Rows& rows) {
 }
 
 bool Worker::few_query() const {
-  if (plan_.way == Way::codes) return k_.few_dots_i8 && tile_.rows() * plan_.query_digits <= kFew;
-  return (plan_.way == Way::pairs ? k_.few_dots_bf16 != nullptr : k_.few_dots_wide != nullptr) &&
-         tile_.rows() <= kFew && p_.width <= kSumBlock;
+  if (!k_.few_dots_i8) return false;
+  return plan_.way == Way::codes ? tile_.rows() * plan_.query_digits <= kFew
+                                 : tile_.rows() <= kFew && p_.width <= kSumBlock;
 }
 
 bool Worker::few_weights() const {
-  if (plan_.way == Way::codes) return k_.few_sums_i8 && tile_.rows() * plan_.weight_digits <= kFew;
-  return (plan_.way == Way::pairs ? k_.few_sums_bf16 != nullptr : k_.few_sums_wide != nullptr) &&
-         tile_.rows() <= kFew && now_->whole;
+  if (!k_.few_dots_i8) return false;
+  return plan_.way == Way::codes ? tile_.rows() * plan_.weight_digits <= kFew : tile_.rows() <= kFew && now_->whole;
 }
 
 /// Rows, which are padded, to the words that few_dots_i8, few_dots_bf16 and few_dots_wide want.
