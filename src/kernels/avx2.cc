@@ -271,7 +271,7 @@ template <int Keys>
   std::int32_t bias[Keys];  // what the bias of the query adds to every dot, negative
   for (int k = 0; k < Keys; ++k) bias[k] = -128 * sum_codes(key + k * key_stride, query.dims);
   __m256 lane[Keys][2] = {};
-  const char* codes = reinterpret_cast<const char*>(query.codes);
+  const char* codes = reinterpret_cast<const char*>(query.values);
   for (int block = 0; block < query.head_blocks; ++block) {
     __m256i dot[Keys][2];
 #pragma GCC unroll 6

@@ -394,7 +394,7 @@ void index_group(const Code* codes, std::ptrdiff_t pitch, const float* weight, i
 
 std::ptrdiff_t block_pitch(const IndexQueryI8& q) { return (q.dims + 3) / 4 * 64; }
 std::ptrdiff_t block_pitch(const IndexQueryF32& q) { return std::ptrdiff_t(q.dims) * 16; }
-const std::uint8_t* operand(const IndexQueryI8& q) { return q.codes; }
+const std::uint8_t* operand(const IndexQueryI8& q) { return q.values; }
 const float* operand(const IndexQueryF32& q) { return q.values; }
 
 template <class Query, class Key>

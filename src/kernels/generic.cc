@@ -79,7 +79,7 @@ void index_scores_i8(const IndexQueryI8& query, const std::int8_t* key, std::ptr
                      float* scores) noexcept {
   for (int s = 0; s < count; ++s, key += key_stride) {
     float lane[16] = {};
-    const std::uint8_t* q = query.codes;
+    const std::uint8_t* q = query.values;
     for (int block = 0; block < query.head_blocks; ++block, q += (query.dims + 3) / 4 * 64) {
       std::int32_t dot[16] = {};
       for (int d = 0; d < query.dims; ++d)

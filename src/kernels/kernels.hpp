@@ -6,28 +6,9 @@
 #include <string_view>
 
 #include "dsakit/tensor.hpp"
+#include "kernels/panel.hpp"
 
 namespace dsakit {
-
-inline constexpr int kPanel = 64;      // columns of a weight panel
-inline constexpr int kSumBlock = 512;  // inner positions per partial sum of a floating-point product
-
-/// One index query, arranged for every instruction set at once: heads in blocks of 16 (missing heads: code 128,
-/// weight 0), dims in fours (missing dims: any), biased by +128 so that u8 x i8 dot instructions apply.
-struct IndexQueryI8 {
-  const std::uint8_t* codes;  // [head_blocks][ceil(dims/4)][16][4], 64-byte aligned
-  const float* weight;        // [head_blocks*16], w[h] * scale_q[h]
-  int head_blocks;
-  int dims;
-};
-
-/// The same in fp32: codes become values [head_blocks][dims][16], missing heads 0.
-struct IndexQueryF32 {
-  const float* values;
-  const float* weight;
-  int head_blocks;
-  int dims;
-};
 
 /// How numbers are kept that become fp32.
 enum class Kept { bf16, f16, f32 };

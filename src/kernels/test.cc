@@ -139,7 +139,7 @@ struct Product {
   template <class T, class F>
   std::vector<float> run(F kernel, const std::vector<T>& rows, bool add, Edge edge) const {
     const Guarded<T> a(rows, edge);
-    const Guarded<bf16> panel(panel_elements_bf16(depth), edge);
+    const Guarded<bf16> panel(Panel<bf16>::elements(depth), edge);
     const Guarded<float> c(before, edge);
     pack_panel_bf16({weight.data(), kPanel, false, depth, kPanel}, 0, panel);
     kernel(a, a_stride, m, panel, depth, c, c_stride, add);

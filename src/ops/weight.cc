@@ -13,7 +13,7 @@ namespace dsakit {
 namespace {
 
 std::int64_t packed_bytes(DType dtype, std::int64_t k, std::int64_t n) {
-  return dtype == DType::i8 ? packed_bytes_i8(k, n) : packed_bytes_bf16(k, n);
+  return dtype == DType::i8 ? Panels<std::int8_t>::bytes(k, n) : Panels<bf16>::bytes(k, n);
 }
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -22,12 +22,12 @@ constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b 
 
 std::int64_t Weight::scratch_bytes() const {
   if (packed) return 0;
-  return dtype == DType::i8 ? panel_elements_i8(k) + kPanel * 4 : panel_elements_bf16(k) * 2;
+  return dtype == DType::i8 ? Panel<std::int8_t>::elements(k) + kPanel * 4 : Panel<bf16>::elements(k) * 2;
 }
 
 const bf16* Weight::panel_bf16(std::int64_t matrix, std::int64_t panel, std::byte* scratch) const {
   if (packed)
-    return reinterpret_cast<const bf16*>(packed + matrix * batch_stride) + panel * panel_elements_bf16(k);
+    return reinterpret_cast<const bf16*>(packed + matrix * batch_stride) + panel * Panel<bf16>::elements(k);
   MatrixSource s = source;
   s.data = static_cast<const std::byte*>(s.data) + matrix * batch_stride;
   bf16* out = reinterpret_cast<bf16*>(scratch);
@@ -38,11 +38,11 @@ const bf16* Weight::panel_bf16(std::int64_t matrix, std::int64_t panel, std::byt
 Weight::PanelI8 Weight::panel_i8(std::int64_t panel, std::byte* scratch) const {
   if (packed) {
     const auto* codes = reinterpret_cast<const std::int8_t*>(packed);
-    const auto* sums = reinterpret_cast<const std::int32_t*>(codes + panels() * panel_elements_i8(k));
-    return {codes + panel * panel_elements_i8(k), sums + panel * kPanel};
+    const auto* sums = reinterpret_cast<const std::int32_t*>(codes + panels() * Panel<std::int8_t>::elements(k));
+    return {codes + panel * Panel<std::int8_t>::elements(k), sums + panel * kPanel};
   }
   auto* codes = reinterpret_cast<std::int8_t*>(scratch);
-  auto* sums = reinterpret_cast<std::int32_t*>(codes + panel_elements_i8(k));
+  auto* sums = reinterpret_cast<std::int32_t*>(codes + Panel<std::int8_t>::elements(k));
   pack_panel_i8(source, panel, codes, sums);
   return {codes, sums};
 }
@@ -53,7 +53,7 @@ float Weight::at(std::int64_t matrix, std::int64_t row, std::int64_t column) con
   if (packed) {
     base = packed + matrix * batch_stride;
     const std::int64_t group = dtype == DType::i8 ? 4 : 2;
-    const std::int64_t panel = dtype == DType::i8 ? panel_elements_i8(k) : panel_elements_bf16(k);
+    const std::int64_t panel = dtype == DType::i8 ? Panel<std::int8_t>::elements(k) : Panel<bf16>::elements(k);
     offset = column / kPanel * panel + (row / group * kPanel + column % kPanel) * group + row % group;
   } else {
     base = static_cast<const std::byte*>(source.data) + matrix * batch_stride;
@@ -146,11 +146,11 @@ PackedWeight::PackedWeight(const Tensor& t) {
     source.data = static_cast<const std::byte*>(source.data) + b * w.batch_stride;
     for (std::int64_t p = 0; p < w.panels(); ++p) {
       if (t.dtype == DType::bf16) {
-        pack_panel_bf16(source, p, reinterpret_cast<bf16*>(out) + p * panel_elements_bf16(k));
+        pack_panel_bf16(source, p, reinterpret_cast<bf16*>(out) + p * Panel<bf16>::elements(k));
       } else {
         auto* codes = reinterpret_cast<std::int8_t*>(out);
-        auto* sums = reinterpret_cast<std::int32_t*>(codes + w.panels() * panel_elements_i8(k));
-        pack_panel_i8(source, p, codes + p * panel_elements_i8(k), sums + p * kPanel);
+        auto* sums = reinterpret_cast<std::int32_t*>(codes + w.panels() * Panel<std::int8_t>::elements(k));
+        pack_panel_i8(source, p, codes + p * Panel<std::int8_t>::elements(k), sums + p * kPanel);
       }
     }
   }

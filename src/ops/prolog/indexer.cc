@@ -34,7 +34,7 @@ IndexerProlog::IndexerProlog(const IndexerProblem& problem, const Kernels& kerne
   q_ = memory.take<bf16>(kTile * q_width_);
   scales_ = query ? nullptr : memory.take<float>(kTile);
   codes_ = query ? nullptr : memory.take<std::uint8_t>(kTile * codes_stride_);
-  const std::int64_t square = panels_of(p_.dim) * panel_elements_bf16(p_.dim);
+  const std::int64_t square = panels_of(p_.dim) * Panel<bf16>::elements(p_.dim);
   hadamard_q_ = p_.hadamard_q ? memory.take<bf16>(square) : nullptr;
   hadamard_k_ = p_.hadamard_k ? memory.take<bf16>(square) : nullptr;
   Carver one;
@@ -158,7 +158,7 @@ const bf16* IndexerProlog::transformed(const bf16* in, int rows, const bf16* had
     operand = {nullptr, s.wide, p_.dim};
   }
   for (std::int64_t c = 0; c < p_.dim; c += kPanel) {
-    operand.times(kernels_, rows, hadamard + c / kPanel * panel_elements_bf16(p_.dim), 0, p_.dim, s.sum);
+    operand.times(kernels_, rows, hadamard + c / kPanel * Panel<bf16>::elements(p_.dim), 0, p_.dim, s.sum);
     const std::int64_t columns = std::min<std::int64_t>(kPanel, p_.dim - c);
     for (int r = 0; r < rows; ++r) kernels_.round_bf16(s.sum + r * kPanel, columns, s.out + r * p_.dim + c);
   }
