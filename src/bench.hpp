@@ -26,6 +26,16 @@ struct BenchCase {
   std::function<std::function<void(Context&)>()> prepare;
 };
 
+/// A kernel of one rung at one size.
+struct KernelTime {
+  std::string kernel, isa, size;
+  double seconds;     // of one call
+  double per_second;  // operations of products (two for each multiplication), else elements
+};
+
+/// Times every kernel of every rung of this machine; with `wanted`, those whose "kernel isa" contains all of it.
+void bench_kernels(const std::vector<std::string>& wanted, const std::function<void(const KernelTime&)>& each);
+
 /// Many numbers in memory of the kind in which the machine's limit is measured: on huge pages, if it has them.
 template <class T>
 class OnHugePages {

@@ -55,9 +55,29 @@ Roof best_of(const Roof& a, const Roof& b) {
   return {std::max(a.read_bytes, b.read_bytes), std::max(a.i8_ops, b.i8_ops), std::max(a.bf16_flops, b.bf16_flops)};
 }
 
+/// `dsakit bench kernels [PART..]`: no floors; one thread.
+int bench_each_kernel(const BenchOptions& options) {
+  const std::vector<std::string> wanted(options.operators.begin() + 1, options.operators.end());
+  nlohmann::ordered_json report = nlohmann::ordered_json::array();
+  if (!options.json)
+    fmt::print("one thread; G/s: operations of products, elements of the rest\n\n{:<20}{:<12}{:<20}{:>12}{:>10}\n", "kernel",
+               "rung", "size", "time", "G/s");
+  bench_kernels(wanted, [&](const KernelTime& t) {
+    if (options.json)
+      report.push_back({{"kernel", t.kernel}, {"isa", t.isa}, {"size", t.size}, {"seconds", t.seconds},
+                        {"per_second", t.per_second}});
+    else
+      fmt::print("{:<20}{:<12}{:<20}{:>9.1f} ns{:>10.1f}\n", t.kernel, t.isa, t.size, t.seconds * 1e9, t.per_second / 1e9);
+    std::fflush(stdout);
+  });
+  if (options.json) fmt::print("{}\n", report.dump(2));
+  return 0;
+}
+
 }  // namespace
 
 int bench(const BenchOptions& options) {
+  if (!options.operators.empty() && options.operators[0] == "kernels") return bench_each_kernel(options);
   const std::vector<BenchCase> cases = all_cases();
   for (const std::string& wish : options.operators)
     if (std::ranges::none_of(cases, [&](const BenchCase& c) { return c.op == wish; }))

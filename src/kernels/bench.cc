@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every kernel at every rung, at sizes that stay in the first two caches: what `dsakit bench kernels` prints.
+#include <time.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "bench.hpp"
+#include "core/random.hpp"
+#include "kernels/kernels.hpp"
+#include "kernels/order.hpp"
+
+namespace dsakit {
+namespace {
+
+/// Time of this thread alone: what neighbours take does not count.
+double thread_seconds() {
+  timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
+}
+
+/// The fastest of thirty batches of about a millisecond, divided by its calls.
+template <class F>
+double best_seconds(F call) {
+  const auto batch = [&](int calls) {
+    const double start = thread_seconds();
+    for (int i = 0; i < calls; ++i) call();
+    return thread_seconds() - start;
+  };
+  int calls = 1;
+  while (batch(calls) < 1e-3) calls *= 2;
+  double best = 1e30;
+  for (int i = 0; i < 30; ++i) best = std::min(best, batch(calls));
+  return best / calls;
+}
+
+/// Numbers from the start of a cache line, as packed weights and scratch are.
+template <class T>
+class Array {
+ public:
+  explicit Array(std::size_t n)
+      : numbers_(static_cast<T*>(std::aligned_alloc(64, (n * sizeof(T) + 63) / 64 * 64)), &std::free) {
+    if (!numbers_) throw std::bad_alloc();
+    std::fill_n(data(), n, T{});
+  }
+  template <class U>
+  Array(const std::vector<U>& from) : Array(from.size()) {
+    std::copy(from.begin(), from.end(), data());
+  }
+  T* data() const { return numbers_.get(); }
+
+ private:
+  std::unique_ptr<T, decltype(&std::free)> numbers_;
+};
+
+/// Rows of numbers, and where they are.
+template <class T>
+struct Rows {
+  static constexpr int kCount = 256, kWidth = 576;
+  Array<T> numbers;
+  std::vector<const T*> row;
+  std::vector<const std::byte*> bytes;
+  Rows(const std::vector<T>& from) : numbers(from) {
+    for (int i = 0; i < kCount; ++i) {
+      row.push_back(numbers.data() + i * kWidth);
+      bytes.push_back(reinterpret_cast<const std::byte*>(row.back()));
+    }
+  }
+};
+
+class Bench {
+ public:
+  Bench(const std::vector<std::string>& wanted, const std::function<void(const KernelTime&)>& each)
+      : wanted_(wanted), each_(each) {}
+
+  void run() {
+    for (const int depth : {512, 2048})
+      for (const int m : {1, 8, 64})
+        if (depth == 512 || m != 8) products(m, depth);
+    indexer();
+    for (const int n : {128, 4096}) rows(n);
+    attention(256);
+    panels();
+    for (const int few : {1, 4, 12}) few_rows(few);
+  }
+
+ private:
+  /// `work`: operations of products (two for each multiplication), else elements. A rung without the kernel is left out.
+  template <class F, class Call>
+  void time(const char* kernel, F Kernels::* entry, const std::string& size, double work, Call call) {
+    for (const Kernels* k : supported_kernels()) {
+      const std::string name = std::string(kernel) + " " + k->isa;
+      const auto in_name = [&](const std::string& part) { return name.find(part) != std::string::npos; };
+      if (!(k->*entry) || !std::ranges::all_of(wanted_, in_name)) continue;
+      const double seconds = best_seconds([&] { call(k->*entry); });
+      each_({kernel, k->isa, size, seconds, work / seconds});
+    }
+  }
+
+  void products(int m, int depth) {
+    const std::string size = std::to_string(m) + "x" + std::to_string(depth) + "x64";
+    const double work = 2.0 * m * depth * kPanel;
+    time("product_i8", &Kernels::product_i8, size, work,
+         [&](auto f) { f(codes_.data(), depth, m, weights_i8_.data(), sums_.data(), depth, acc_.data(), kPanel); });
+    time("product_bf16", &Kernels::product_bf16, size, work,
+         [&](auto f) { f(a_bf16_.data(), depth, m, weights_bf16_.data(), depth, y_.data(), kPanel, false); });
+    time("product_f32", &Kernels::product_f32, size, work,
+         [&](auto f) { f(a_.data(), depth, m, weights_bf16_.data(), depth, y_.data(), kPanel, false); });
+    time("product_wide", &Kernels::product_wide, size, work,
+         [&](auto f) { f(a_.data(), depth, m, weights_.data(), depth, y_.data(), kPanel, false); });
+  }
+
+  void indexer() {
+    constexpr int kBlocks = 4, kDims = 128;
+    const IndexQueryI8 narrow{codes_.data(), a_.data(), kBlocks, kDims};
+    const IndexQueryF32 wide{a_.data(), a_.data() + 64 * kDims, kBlocks, kDims};
+    for (const int count : {16, 128}) {
+      const std::string size = "64 heads, " + std::to_string(count) + " keys";
+      const double work = 2.0 * kBlocks * 16 * kDims * count;
+      time("index_scores_i8", &Kernels::index_scores_i8, size, work,
+           [&](auto f) { f(narrow, weights_i8_.data(), kDims, count, y_.data()); });
+      time("index_scores_f32", &Kernels::index_scores_f32, size, work,
+           [&](auto f) { f(wide, weights_.data(), kDims, count, y_.data()); });
+    }
+    for (const float floor : {0.9f, -2.0f})  // a twentieth of uniform numbers of -1..1, or all
+      time("append_candidates", &Kernels::append_candidates, floor > 0 ? "2048, 5 %" : "2048, all", 2048,
+           [&](auto f) { f(a_.data(), 2048, 0, order_key(floor), candidates_.data()); });
+  }
+
+  void rows(int n) {
+    const std::string size = std::to_string(n);
+    const float* const x = a_.data();
+    time("sum_squares", &Kernels::sum_squares, size, n, [&](auto f) { *y_.data() = f(x, n, 0.1f); });
+    time("sum", &Kernels::sum, size, n, [&](auto f) { *y_.data() = f(x, n, 0.1f); });
+    time("max_abs", &Kernels::max_abs, size, n, [&](auto f) { *y_.data() = f(x, n); });
+    time("quantize", &Kernels::quantize, size, n, [&](auto f) { f(x, n, 127.0f, codes_out_.data()); });
+    time("dequantize", &Kernels::dequantize, size, n, [&](auto f) { f(sums_.data(), n, 0.1f, x, y_.data()); });
+    time("widen_bf16", &Kernels::widen_bf16, size, n, [&](auto f) { f(a_bf16_.data(), n, y_.data()); });
+    time("widen_f16", &Kernels::widen_f16, size, n, [&](auto f) { f(a_f16_.data(), n, y_.data()); });
+    time("round_bf16", &Kernels::round_bf16, size, n, [&](auto f) { f(x, n, high_.data()); });
+    time("round_f16", &Kernels::round_f16, size, n, [&](auto f) { f(x, n, halves_.data()); });
+  }
+
+  void attention(int n) {
+    const std::string size = std::to_string(n);
+    const float* const x = a_.data();
+    float most;
+    time("softmax", &Kernels::softmax, size, n, [&](auto f) { *y_.data() = f(soft_.data(), n, 0.5f, &most); });
+    time("multiply_add", &Kernels::multiply_add, size, n, [&](auto f) { f(x, x + n, n, y_.data()); });
+    time("multiply_round", &Kernels::multiply_round, size, n, [&](auto f) { f(x, x + n, n, high_.data()); });
+    time("multiply_split", &Kernels::multiply_split, size, n, [&](auto f) { f(x, x + n, n, high_.data(), low_.data()); });
+    time("blend", &Kernels::blend, size, n, [&](auto f) { f(x, 0.5f, 0.7f, n, 0.5f, y_.data()); });
+    for (const int digits : {1, 3}) {
+      const std::string both = size + ", " + std::to_string(digits) + (digits > 1 ? " digits" : " digit");
+      time("split_codes", &Kernels::split_codes, both, n,
+           [&](auto f) { f(x, n, digits > 1 ? 0x1p20f : 100.0f, digits, codes_bytes_.data(), n); });
+      time("join_codes", &Kernels::join_codes, both, n, [&](auto f) { f(sums_.data(), n, n, digits, 0.1f, y_.data()); });
+    }
+  }
+
+  /// A key panel of 64 rows of 576, value panels of 256 rows of 512.
+  void panels() {
+    constexpr int kKeys = 64, kWidth = 576, kValues = 256, kValueWidth = 512;
+    const auto both = [&](const char* transpose, auto t, const char* interleave, auto i, auto& rows, auto& panel,
+                          auto... more) {
+      time(transpose, t, "64x576", kKeys * kWidth,
+           [&](auto f) { f(rows.row.data(), kKeys, kWidth, panel.data(), more...); });
+      time(interleave, i, "256x512", kValues * kValueWidth,
+           [&](auto f) { f(rows.row.data(), kValues, kValueWidth, panel.data(), more...); });
+    };
+    using K = Kernels;
+    both("transpose_bf16", &K::transpose_bf16, "interleave_bf16", &K::interleave_bf16, rows_bf16_, panel_bf16_);
+    both("transpose_i8", &K::transpose_i8, "interleave_i8", &K::interleave_i8, rows_i8_, panel_bf16_);
+    both("transpose_f16", &K::transpose_f16, "interleave_f16", &K::interleave_f16, rows_f16_, panel_);
+    both("transpose_f32", &K::transpose_f32, "interleave_f32", &K::interleave_f32, rows_f32_, panel_);
+    both("transpose_codes", &K::transpose_codes, "interleave_codes", &K::interleave_codes, rows_i8_, panel_i8_,
+         acc_.data());
+  }
+
+  void few_rows(int few) {
+    constexpr int kKeys = 64, kWidth = 512;
+    const std::string size = std::to_string(few) + "x64x512";
+    const double work = 2.0 * few * kKeys * kWidth;
+    const std::int32_t* const query = sums_.data();  // any codes; those of a float below are small numbers
+    const auto* const floats = reinterpret_cast<const std::int32_t*>(a_.data());
+    const int digits = few % 3 == 0 ? 3 : 1;
+    time("few_dots_i8", &Kernels::few_dots_i8, size, work, [&](auto f) {
+      f(query, few / digits, digits, rows_i8_.bytes.data(), kKeys, kWidth, a_.data(), y_.data(), kKeys,
+        rows_i8_.bytes.data(), kWidth);
+    });
+    time("few_sums_i8", &Kernels::few_sums_i8, size, work, [&](auto f) {
+      for (int column = 0; column < kWidth; column += kPanel)
+        f(codes_.data(), kKeys, few, rows_i8_.bytes.data(), kKeys, column, kPanel, acc_.data(), rows_i8_.bytes.data());
+    });
+    time("few_dots_bf16", &Kernels::few_dots_bf16, size, work, [&](auto f) {
+      f(reinterpret_cast<const std::int32_t*>(a_bf16_.data()), few, rows_bf16_.bytes.data(), kKeys, kWidth, y_.data(),
+        kKeys, rows_bf16_.bytes.data(), kWidth);
+    });
+    time("few_sums_bf16", &Kernels::few_sums_bf16, size, work, [&](auto f) {
+      for (int column = 0; column < kWidth; column += kPanel)
+        f(a_bf16_.data(), kKeys, few, rows_bf16_.bytes.data(), kKeys, column, kPanel, y_.data(),
+          rows_bf16_.bytes.data());
+    });
+    const auto wide = [&](Kept kept, const char* type, const auto& rows) {
+      time("few_dots_wide", &Kernels::few_dots_wide, size + " " + type, work, [&](auto f) {
+        f(floats, few, kept, rows.bytes.data(), kKeys, kWidth, y_.data(), kKeys, rows.bytes.data(), kWidth);
+      });
+      time("few_sums_wide", &Kernels::few_sums_wide, size + " " + type, work, [&](auto f) {
+        for (int column = 0; column < kWidth; column += kPanel)
+          f(a_.data(), kKeys, few, kept, rows.bytes.data(), kKeys, column, kPanel, y_.data(), rows.bytes.data());
+      });
+    };
+    wide(Kept::bf16, "bf16", rows_bf16_);
+    wide(Kept::f16, "f16", rows_f16_);
+    wide(Kept::f32, "f32", rows_f32_);
+  }
+
+  const std::vector<std::string>& wanted_;
+  const std::function<void(const KernelTime&)>& each_;
+
+  static constexpr int kMost = 64 * 2048;  // elements of the largest operand: 64 rows, or a panel, of depth 2048
+  static constexpr int kPanels = Rows<float>::kCount * Rows<float>::kWidth, kOut = 8192;
+  Random random_{1};
+  const Array<float> a_{random_f32(random_, kMost)}, weights_{random_f32(random_, kMost)};
+  const Array<bf16> a_bf16_{random_bf16(random_, kMost)}, weights_bf16_{random_bf16(random_, kMost)};
+  const Array<f16> a_f16_{random_f16(random_, kMost)};
+  const Array<std::int8_t> weights_i8_{random_i8(random_, kMost)};
+  const Array<std::uint8_t> codes_{random_i8(random_, kMost)};
+  const Array<std::int32_t> sums_{random_i8(random_, kOut)};
+  const Rows<bf16> rows_bf16_{random_bf16(random_, kPanels)};
+  const Rows<f16> rows_f16_{random_f16(random_, kPanels)};
+  const Rows<float> rows_f32_{random_f32(random_, kPanels)};
+  const Rows<std::int8_t> rows_i8_{random_i8(random_, kPanels)};
+
+  const Array<float> y_{kOut}, soft_{random_f32(random_, kOut)}, panel_{kPanels};
+  const Array<std::int32_t> acc_{kOut};
+  const Array<bf16> high_{kOut}, low_{kOut}, panel_bf16_{kPanels};
+  const Array<f16> halves_{kOut};
+  const Array<std::int8_t> codes_out_{kOut}, panel_i8_{kPanels};
+  const Array<std::uint8_t> codes_bytes_{kOut};
+  const Array<std::uint64_t> candidates_{2048};
+};
+
+}  // namespace
+
+void bench_kernels(const std::vector<std::string>& wanted, const std::function<void(const KernelTime&)>& each) {
+  Bench(wanted, each).run();
+}
+
+}  // namespace dsakit
