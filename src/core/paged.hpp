@@ -1,8 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 namespace dsakit {
+
+/// Which page a position of a sequence lies in. Without a table every sequence is one page, its own.
+struct Pages {
+  const std::int32_t* table = nullptr;  // entry (b, i) at table[b * sequence + i * step]; null: contiguous
+  std::ptrdiff_t sequence = 0, step = 1;
+  std::int64_t block_size = 0;
+
+  /// f(j, n, page, row) for each run of positions first + j .. first + j + n - 1, j + n <= count, that are rows
+  /// row .. row + n - 1 of one page. The only walk over a block table.
+  template <class F>
+  void each_run(std::int64_t b, std::int64_t first, std::int64_t count, F f) const {
+    if (!table) return count > 0 ? f(std::int64_t(0), count, b, first) : void();
+    for (std::int64_t j = 0, n; j < count; j += n) {
+      const std::int64_t i = (first + j) / block_size, row = (first + j) % block_size;
+      n = std::min(count - j, block_size - row);
+      f(j, n, std::int64_t(table[b * sequence + i * step]), row);
+    }
+  }
+};
 
 /// Rows of a key or value cache, wherever they live. A contiguous cache is one page per sequence: no table,
 /// page_stride the distance between sequences (or, for token-folded keys, `first` rows into one run).
@@ -19,8 +40,14 @@ struct PagedRows {
     const std::int64_t page = table[b * table_stride + s / page_size * table_step];
     return page * page_stride + s % page_size * row_stride;
   }
-  /// How many rows from s on lie at row_stride from each other.
-  std::int64_t run(std::int64_t s) const { return table ? page_size - s % page_size : INT64_MAX; }
+  /// f(j, n, offset of row first + j) for each run of n rows that lie at row_stride from each other.
+  template <class F>
+  void each_run(std::int64_t b, std::int64_t first, std::int64_t count, F f) const {
+    Pages{table, table_stride, table_step, page_size}.each_run(
+        b, first, count, [&](std::int64_t j, std::int64_t n, std::int64_t page, std::int64_t row) {
+          f(j, n, page * page_stride + row * row_stride);
+        });
+  }
 };
 
 }  // namespace dsakit

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/paged.hpp"
 #include "core/state.hpp"
 #include "dsakit/tensor.hpp"
 
@@ -19,7 +20,7 @@ struct Grid {
 
 /// The rows of a key or value tensor. Position k of sequence b and kv head g begins at
 ///   contiguous: sequence * b + row * (first_key + k) + head * g
-///   paged:      page * table(b, k / block_size) + row * (k % block_size) + head * g
+///   pages:      page * table(b, k / block_size) + row * (k % block_size) + head * g
 /// and its columns are contiguous, or (rank-5 pages) lie in blocks of `block` columns that are `block_stride` apart.
 /// int4: in 32-bit words of eight, the strides too.
 struct Cache {
@@ -27,13 +28,6 @@ struct Cache {
   std::ptrdiff_t sequence = 0, page = 0, row = 0, head = 0;
   int block = 0;
   std::ptrdiff_t block_stride = 0;
-};
-
-/// Where the pages are; table null: contiguous. Entries that a visible position needs are valid.
-struct Pages {
-  const std::int32_t* table = nullptr;  // entry (b, i) at table[b * sequence + i * step]
-  std::ptrdiff_t sequence = 0, step = 1;
-  std::int64_t block_size = 0;
 };
 
 /// A scale or offset of keys or values, whatever it is given per: strides of axes it does not have are 0. Element
@@ -67,7 +61,7 @@ struct Problem {
   Grid query, query_rope;
   Grid query_scale;  // f32, i8 queries only: scores are ((dot + rope dot) * query_scale) * key_scale * scale
   Cache key, key_rope, values;
-  Pages pages;
+  Pages pages;  // entries that a visible position needs are valid
   Parameter key_scale, key_offset, value_scale, value_offset;  // x = (code + offset) * scale
 
   const std::uint8_t* mask = nullptr;  // nonzero: hidden; row q of sequence b at mask_sequence * b + mask_row * q

@@ -99,9 +99,9 @@ void find_rows(const Problem& p, const Cache& cache, int element, const Tile& t,
   const std::ptrdiff_t step = cache.row * element;
   if (!p.pages.table) base += cache.sequence * element * t.b + step * p.sequence[t.b].first_key;
   base += cache.head * element * t.g;
-  for_each_run(p.pages, t.b, chunk.first, chunk.count, [&](int j, int n, std::int64_t page, std::int64_t row) {
+  p.pages.each_run(t.b, chunk.first, chunk.count, [&](std::int64_t j, std::int64_t n, auto page, auto row) {
     const std::byte* x = base + cache.page * element * page + step * row;
-    for (const int end = j + n; j < end; ++j, x += step) rows[j] = x;
+    for (const std::int64_t end = j + n; j < end; ++j, x += step) rows[j] = x;
   });
 }
 
@@ -123,9 +123,9 @@ void elements_of(const Problem& problem, const Parameter& p, const Tile& t, cons
   }
   typed(p, [&](const auto* x) {
     x += p.sequence * t.b + p.head * t.g;
-    for_each_run(problem.pages, t.b, chunk.first, chunk.count, [&](int j, int n, std::int64_t page, std::int64_t row) {
+    problem.pages.each_run(t.b, chunk.first, chunk.count, [&](std::int64_t j, std::int64_t n, auto page, auto row) {
       const auto* from = x + p.position * (chunk.first + j) + p.page * page + p.row * row;
-      for (int i = 0; i < n; ++i) out[j + i] = to_float(from[i * (p.position + p.row)]);
+      for (std::int64_t i = 0; i < n; ++i) out[j + i] = to_float(from[i * (p.position + p.row)]);
     });
   });
   if (!chunk.whole)

@@ -51,19 +51,6 @@ struct Chunks {
   Chunks(const Problem&, const Tile&);
 };
 
-/// Calls f(j, n, page, row) for keys j.. j+n-1 of a piece that begins at position `first`: row `row`.. of page `page`,
-/// or of the sequence where there are no pages.
-template <class F>
-void for_each_run(const Pages& pages, std::int64_t b, std::int64_t first, int count, F f) {
-  if (!pages.table) return f(0, count, std::int64_t(0), first);
-  for (int j = 0; j < count;) {
-    const std::int64_t page = (first + j) / pages.block_size, row = (first + j) % pages.block_size;
-    const int n = int(std::min<std::int64_t>(count - j, pages.block_size - row));
-    f(j, n, std::int64_t(pages.table[b * pages.sequence + page * pages.step]), row);
-    j += n;
-  }
-}
-
 /// Addresses of the rows of a piece; `element` bytes each element (int4: each word).
 void find_rows(const Problem&, const Cache&, int element, const Tile&, const Chunk&, const std::byte** rows);
 

@@ -54,7 +54,7 @@ struct Values {
   }
 
   void keys(const dense::Sequence& s, std::int64_t b, std::int64_t k) const {
-    const dense::Pages& pages = p.pages;
+    const Pages& pages = p.pages;
     const std::int64_t row = pages.table ? k % pages.block_size : s.first_key + k,
                        page = pages.table ? pages.table[pages.sequence * b + k / pages.block_size * pages.step] : 0;
     for (const auto& [t, name, cache, width] : {std::tuple{&a.key, "key", &p.key, p.width},

@@ -11,16 +11,6 @@ namespace {
 
 using indexer::Plan;
 
-/// f(position in the block, count, offset of the first key) for each run of evenly spaced keys.
-template <class F>
-void each_run(const Problem& p, const Sequence& s, std::int64_t first, std::int64_t count, F f) {
-  for (std::int64_t j = 0, n; j < count; j += n) {
-    const std::int64_t at = s.first_key + first + j;
-    n = std::min(count - j, p.keys.run(at));
-    f(j, n, p.keys.offset(s.index, at));
-  }
-}
-
 /// The lanes of the canonical head sum in halves: 8, 4, 2, 1.
 float folded(float* lane) {
   for (int half = 8; half > 0; half /= 2)
@@ -55,7 +45,7 @@ class Scorer {
 
   void take_keys(const Sequence& s, std::int64_t first, std::int64_t count) {
     const std::int64_t dims = p_.dims, stride = p_.keys.row_stride;
-    each_run(p_, s, first, count, [&](std::int64_t j, std::int64_t n, std::int64_t offset) {
+    p_.keys.each_run(s.index, s.first_key + first, count, [&](std::int64_t j, std::int64_t n, std::int64_t offset) {
       if (stride == dims) return widen(offset, p_.keys.data, n * dims, keys_ + j * dims);
       for (std::int64_t i = 0; i < n; ++i) widen(offset + i * stride, p_.keys.data, dims, keys_ + (j + i) * dims);
     });
@@ -122,11 +112,11 @@ class FastScorer {
     }
   }
 
-  void take_keys(const Sequence& s, std::int64_t first, std::int64_t) { sequence_ = s, first_ = first; }
+  void take_keys(const Sequence& s, std::int64_t first, std::int64_t) { sequence_ = s.index, first_ = s.first_key + first; }
 
   void score(std::int64_t r, std::int64_t count, float* scores) {
     const std::int64_t pitch = panels_ * 64;
-    each_run(p_, sequence_, first_, count, [&](std::int64_t j, std::int64_t n, std::int64_t offset) {
+    p_.keys.each_run(sequence_, first_, count, [&](std::int64_t j, std::int64_t n, std::int64_t offset) {
       for (std::int64_t panel = 0; panel < panels_; ++panel)
         kernels_->product_bf16(static_cast<const bf16*>(p_.keys.data) + offset, p_.keys.row_stride, int(n),
                                query_ + (r * panels_ + panel) * panel_, int(p_.dims), dots_ + j * pitch + panel * 64,
@@ -149,8 +139,7 @@ class FastScorer {
   std::int64_t panels_, panel_;
   bf16* query_;
   float *weights_, *dots_;
-  Sequence sequence_{};
-  std::int64_t first_ = 0;
+  std::int64_t sequence_ = 0, first_ = 0;  // of the block
 };
 
 /// There are no fp16 dot instructions: fp16 operands keep the default numerics.

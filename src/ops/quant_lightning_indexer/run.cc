@@ -17,8 +17,7 @@ struct Keys {
   const Problem& p;
   const Kernels* kernels;
   float* scales;
-  Sequence sequence{};
-  std::int64_t first = 0;
+  std::int64_t sequence = 0, first = 0;  // of the block
 
   Keys(const Problem& p, const Kernels* kernels, Carver& carver, const Plan& plan)
       : p(p), kernels(kernels), scales(carver.take<float>(plan.block)) {}
@@ -26,17 +25,15 @@ struct Keys {
   /// f(position in the block, count, first key, stride) for each run of evenly spaced keys.
   template <class F>
   void each_run(std::int64_t count, F f) const {
-    for (std::int64_t j = 0, n; j < count; j += n) {
-      n = std::min(count - j, p.keys.run(sequence.first_key + first + j));
-      f(j, n, p.key<std::int8_t>(sequence, first + j), p.keys.row_stride);
-    }
+    p.keys.each_run(sequence, first, count, [&](std::int64_t j, std::int64_t n, std::int64_t offset) {
+      f(j, n, static_cast<const std::int8_t*>(p.keys.data) + offset, p.keys.row_stride);
+    });
   }
 
   void take(const Sequence& s, std::int64_t from, std::int64_t count) {
-    sequence = s, first = from;
+    sequence = s.index, first = s.first_key + from;
     const bool dense = p.key_scales.row_stride == 1 && p.key_scale.dtype == DType::f16;
-    each_run(count, [&](std::int64_t j, std::int64_t n, const std::int8_t*, std::int64_t) {
-      const std::int64_t at = p.key_scales.offset(s.index, s.first_key + from + j);
+    p.key_scales.each_run(sequence, first, count, [&](std::int64_t j, std::int64_t n, std::int64_t at) {
       if (dense) return kernels->widen_f16(static_cast<const f16*>(p.key_scale.data) + at, n, scales + j);
       for (std::int64_t i = 0; i < n; ++i) scales[j + i] = float_at(p.key_scale, at + i * p.key_scales.row_stride);
     });
