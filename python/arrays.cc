@@ -104,17 +104,6 @@ nb::object get(PyObject* object, PyObject* name) {
   return nb::steal(value);
 }
 
-bool is_lengths(std::string_view parameter) {
-  return parameter.starts_with("actual_seq_") || parameter == "kv_act_seqs";
-}
-
-bool is_weight(std::string_view parameter) {
-  static constexpr std::string_view kWeights[] = {"w_dq", "w_uq_qr", "w_uk",   "w_dkv_kr",
-                                                  "w_qb", "wk",      "w_proj", "weight"};
-  return parameter.starts_with("weight_") ||
-         std::find(std::begin(kWeights), std::end(kWeights), parameter) != std::end(kWeights);
-}
-
 /// Lowest and one past the highest byte, relative to data; strides may be negative. Far out where 64 bits do not do.
 std::pair<std::int64_t, std::int64_t> reach(const Tensor& t) {
   constexpr __int128 kFar = __int128(1) << 58;
@@ -216,35 +205,35 @@ std::byte* Arrays::memory(std::size_t bytes) {
   return memory_.back().get();
 }
 
-Tensor Arrays::read(PyObject* object, const char* parameter, bool written) {
+Tensor Arrays::read(PyObject* object, const char* parameter, bool written, Kind kind) {
   if (object == Py_None) return {};
-  if (is_lengths(parameter)) return integers(object, parameter, Status::invalid_seqlen);
-  const Tensor t = any(object, parameter);
+  if (kind == Kind::lengths) return integers(object, parameter, Status::invalid_seqlen);
+  const Tensor t = any(object, parameter, kind == Kind::weight);
   return written ? t : forwards(t);
 }
 
-Tensor Arrays::any(PyObject* object, const char* parameter) {
+Tensor Arrays::any(PyObject* object, const char* parameter, bool weight) {
   static const nb::object fractal_type = nb::module_::import_("dsakit.weights").attr("FractalNZ");
   Torch* const maybe_torch = torch_module();
-  Kind kind = Kind::other;
+  Source source = Source::other;
   Tensor t;
   const bool tensor = maybe_torch && PyObject_TypeCheck(object, maybe_torch->tensor);
   if (PyObject_TypeCheck(object, np().array)) {
-    kind = Kind::numpy;
+    source = Source::numpy;
     t = numpy(object, parameter);
-  } else if (is_weight(parameter) && (!tensor || strict_) && nb::isinstance(object, fractal_type)) {
+  } else if (weight && (!tensor || strict_) && nb::isinstance(object, fractal_type)) {
     t = fractal_nz(object, parameter);  // a tensor is row-major inside: strict wants it as it says it is
   } else if (tensor) {
-    kind = Kind::torch;
+    source = Source::torch;
     t = torch(object, parameter);
-  } else if (is_weight(parameter) && nb::isinstance<PackedWeight>(object)) {
+  } else if (weight && nb::isinstance<PackedWeight>(object)) {
     t = nb::cast<const PackedWeight&>(nb::handle(object)).tensor();
   } else if (PyCapsule_CheckExact(object) || PyObject_HasAttrString(object, "__dlpack__")) {
     t = dlpack(object, parameter);
   } else {
     refuse(Status::invalid_dtype, parameter, "is " + type_of(object), "an array");
   }
-  if (first_ == Kind::none) first_ = kind;
+  if (first_ == Source::none) first_ = source;
   if (t.format != Format::ND) return t;
   Check(op_, Level::portable).sizes(t, parameter);
   const std::int64_t count = t.elements();
@@ -528,7 +517,7 @@ nb::object Arrays::allocate(const Tensor& t, const char* parameter) const {
   const nb::object shape = nb::steal(PyTuple_New(t.rank));
   for (int a = 0; a < t.rank; ++a) PyTuple_SET_ITEM(shape.ptr(), a, PyLong_FromLongLong(t.shape[a]));
   try {
-    if (first_ != Kind::torch) return np().empty(shape, np().dtypes[std::size_t(t.dtype)]);
+    if (first_ != Source::torch) return np().empty(shape, np().dtypes[std::size_t(t.dtype)]);
     return torch_module()->empty(shape, nb::arg("dtype") = torch_module()->dtypes[std::size_t(t.dtype)]);
   } catch (nb::python_error& error) {
     if (!error.matches(PyExc_Exception)) throw;

@@ -25,7 +25,8 @@ class Arrays {
   Arrays& operator=(const Arrays&) = delete;
 
   /// None is an absent tensor. `written`: a view that would have to be copied is handed on as it is, to be refused.
-  Tensor read(PyObject* object, const char* parameter, bool written);
+  /// `kind`: lengths come as integers of any width or a list, weights as FRACTAL_NZ or packed too.
+  Tensor read(PyObject* object, const char* parameter, bool written, Kind kind = Kind::data);
   /// Integers of any width in an array, a list, a tuple or bytes, as contiguous int32; `beyond`: the status of one that
   /// does not fit.
   Tensor integers(PyObject* object, const char* parameter, Status beyond);
@@ -36,19 +37,19 @@ class Arrays {
                            std::string position = {}) const;
 
  private:
-  enum class Kind { none, numpy, torch, other };
+  enum class Source { none, numpy, torch, other };
   Tensor numpy(PyObject* array, const char* parameter);
   Tensor torch(PyObject* tensor, const char* parameter);
   Tensor dlpack(PyObject* object, const char* parameter);
   Tensor fractal_nz(PyObject* weight, const char* parameter);
-  Tensor any(PyObject* object, const char* parameter);
+  Tensor any(PyObject* object, const char* parameter, bool weight = false);
   Tensor forwards(const Tensor& t);
   void stay_inside(PyObject* array, const Tensor& t, const char* parameter) const;
   std::byte* memory(std::size_t bytes);
 
   const char* op_;
   bool strict_;
-  Kind first_ = Kind::none;
+  Source first_ = Source::none;
   std::vector<nb::object> objects_;
   std::vector<std::unique_ptr<std::byte[]>> memory_;
   std::vector<std::pair<void*, void (*)(void*)>> exports_;

@@ -36,7 +36,7 @@ void raise(const Error& e) {
 
 PackedWeight pack_weight(nb::handle weight, const std::string& format, nb::handle shape) {
   Arrays arrays("pack_weight");
-  Tensor t = arrays.read(weight.ptr(), "weight", false);
+  Tensor t = arrays.read(weight.ptr(), "weight", false, Kind::weight);
   if (format != "ND" && format != "NZ")
     arrays.refuse(Status::invalid_argument, "format", "is \"" + format.substr(0, 120) + "\"", "\"ND\" or \"NZ\"");
   if ((format == "NZ") == shape.is_none())
@@ -44,7 +44,7 @@ PackedWeight pack_weight(nb::handle weight, const std::string& format, nb::handl
                   shape.is_none() ? "the logical [K, N] of FRACTAL_NZ storage" : "absent with format ND");
   if (format == "ND") return PackedWeight(t);
   const nb::object tagged = nb::module_::import_("dsakit.weights").attr("FractalNZ")(weight, shape);
-  t = arrays.read(tagged.ptr(), "weight", false);
+  t = arrays.read(tagged.ptr(), "weight", false, Kind::weight);
   return PackedWeight(t);
 }
 

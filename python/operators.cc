@@ -14,52 +14,41 @@
 #include "core/check.hpp"
 #include "dsakit/dsakit.hpp"
 #include "module.hpp"
+#include "ops/describe.hpp"
 #include "ops/lightning_indexer_prolog_quant/problem.hpp"
 #include "ops/mla_indexer_prolog_quant/problem.hpp"
 
 namespace dsakit::python {
 namespace {
 
-/// One parameter as for_each_field lists it.
-struct Field {
-  const char* name;
-  Role role;
-  int twin = -1;  // of "x_out": the field "x", whose memory infer() may choose when x_out is absent; and back
-  std::ptrdiff_t place = -1;  // of a member of Outs: results come in the order of the members
-  nb::object default_value = nb::none();
-
-  bool result() const { return place >= 0; }
-  bool required() const { return role == Role::in || role == Role::inout; }
-  bool written() const { return role == Role::inout || role == Role::inout_opt || role == Role::out; }
+/// One parameter of the description, and what a call needs to know of it beyond.
+struct Slot : Parameter {
+  int twin = -1;  // of "x_out": the slot of "x", whose memory infer() may choose when x_out is absent; and back
 };
 
+/// In the order of for_each_field, those that have a member: what Python hands over.
 template <class Args, class Outs>
-const std::vector<Field>& fields_of() {
-  static const auto* fields = [] {
-    auto* all = new std::vector<Field>;
-    Args args{};
-    Outs outs{};
-    for_each_field(args, outs, [&](const char* name, auto& value, Role role) {
-      Field field{name, role};
-      using Value = std::remove_cvref_t<decltype(value)>;
-      if constexpr (std::is_same_v<Value, Level>) {
-        field.default_value = nb::str("portable");
-      } else if constexpr (std::is_same_v<Value, std::string_view>) {
-        if (!value.empty()) field.default_value = nb::cast(value);
-      } else if constexpr (!std::is_same_v<Value, Tensor>) {
-        field.default_value = nb::cast(value);
-      } else {
-        const char *at = reinterpret_cast<char*>(&value), *begin = reinterpret_cast<char*>(&outs);
-        if (at >= begin && at < begin + sizeof outs) field.place = at - begin;
-      }
-      all->push_back(field);
-    });
+const std::vector<Slot>& slots_of() {
+  static const auto* slots = [] {
+    auto* all = new std::vector<Slot>;
+    for (const Parameter& p : describe_operator<Args, Outs>("").parameters)
+      if (p.field.has_member()) all->push_back({p});
     for (std::size_t i = 0; i < all->size(); ++i)
       for (std::size_t j = 0; j < all->size(); ++j)
-        if (std::string((*all)[j].name) + "_out" == (*all)[i].name) (*all)[i].twin = int(j), (*all)[j].twin = int(i);
+        if (std::string((*all)[j].field.name) + "_out" == (*all)[i].field.name)
+          (*all)[i].twin = int(j), (*all)[j].twin = int(i);
     return all;
   }();
-  return *fields;
+  return *slots;
+}
+
+nb::object python_of(const Default& value) {
+  return std::visit(
+      []<class T>(const T& v) -> nb::object {
+        if constexpr (std::is_same_v<T, std::monostate>) return nb::none();
+        else return nb::cast(v);
+      },
+      value);
 }
 
 std::string_view text(Arrays& arrays, PyObject* object, const char* name) {
@@ -109,10 +98,10 @@ void read(Arrays& arrays, PyObject* object, const char* name, Level& value) {
 }
 
 /// Whether `level` says so; what else it says is looked at in its turn.
-bool is_strict(const std::vector<Field>& fields, const nb::tuple& slots) {
-  for (std::size_t f = 0; f < fields.size(); ++f)
-    if (std::string_view(fields[f].name) == "level") {
-      PyObject* level = PyTuple_GET_ITEM(slots.ptr(), Py_ssize_t(f));
+bool is_strict(const std::vector<Slot>& slots, const nb::tuple& values) {
+  for (std::size_t s = 0; s < slots.size(); ++s)
+    if (slots[s].field.kind == Kind::level) {
+      PyObject* level = PyTuple_GET_ITEM(values.ptr(), Py_ssize_t(s));
       return PyUnicode_Check(level) && PyUnicode_CompareWithASCIIString(level, "strict") == 0;
     }
   return false;
@@ -126,40 +115,43 @@ void issue_warnings() {
     if (PyErr_WarnEx(PyExc_UserWarning, sentences[issued++].c_str(), 2) != 0) throw nb::python_error();
 }
 
-/// One call: Python objects in the order of for_each_field -> results in the order of the members of Outs.
+/// The same, once the name is known.
 template <class Args, class Outs, class Run>
-nb::object call(const char* op, const nb::tuple& slots, Run run) {
-  const std::vector<Field>& fields = fields_of<Args, Outs>();
-  auto given = [&](std::size_t i) { return PyTuple_GET_ITEM(slots.ptr(), Py_ssize_t(i)); };
+nb::object call(const char* op, const nb::tuple& values, Run run) {
+  const std::vector<Slot>& slots = slots_of<Args, Outs>();
+  auto given = [&](std::size_t i) { return PyTuple_GET_ITEM(values.ptr(), Py_ssize_t(i)); };
   Args args{};
   Outs outs{};
-  Arrays arrays(op, is_strict(fields, slots));
+  Arrays arrays(op, is_strict(slots, values));
   std::string dtype;
-  for (std::size_t f = 0; f < fields.size(); ++f)  // the first row of every operator's validation table
-    if (fields[f].required() && given(f) == Py_None)
-      arrays.refuse(Status::invalid_argument, fields[f].name, "is missing", "a tensor");
+  for (std::size_t s = 0; s < slots.size(); ++s)  // the first row of every operator's validation table
+    if (slots[s].field.is_required() && given(s) == Py_None)
+      arrays.refuse(Status::invalid_argument, slots[s].field.name, "is missing", "a tensor");
   std::size_t i = 0;
   bool complete = true;
-  std::vector<const void*> data(fields.size());  // of the tensors given
-  for_each_field(args, outs, [&](const char* name, auto& value, Role) {
-    const Field& field = fields[i];
-    PyObject* object = given(i);
+  std::vector<const void*> data(slots.size());  // of the tensors given
+  for_each_field(args, outs, [&](const Field& field, auto& value) {
     using Value = std::remove_cvref_t<decltype(value)>;
-    if constexpr (std::is_same_v<Value, Tensor>) {
-      if (field.role == Role::out && object == Py_None) complete = false;
-      else value = arrays.read(object, name, field.written() || (field.twin >= 0 && given(field.twin) == Py_None));
-      data[i] = value.data;
-    } else if constexpr (std::is_same_v<Value, std::string_view>) {
-      if (!field.default_value.is_none() && !std::string_view(name).ends_with("dtype")) {
-        value = text(arrays, object, name);
-      } else if (object != Py_None) {  // "" is what the library has for an absent dtype
-        value = dtype = dtype_name(object);
-        if (value.empty()) arrays.refuse(Status::invalid_argument, name, "is \"\"", "the name of a dtype");
+    if constexpr (!std::is_same_v<Value, Absent>) {
+      const Slot& slot = slots[i];
+      PyObject* object = given(i);
+      if constexpr (std::is_same_v<Value, Tensor>) {
+        const bool written = field.is_written() || (slot.twin >= 0 && given(std::size_t(slot.twin)) == Py_None);
+        if (field.role == Role::out && object == Py_None) complete = false;
+        else value = arrays.read(object, field.name, written, field.kind);
+        data[i] = value.data;
+      } else if constexpr (std::is_same_v<Value, std::string_view>) {
+        if (field.kind != Kind::dtype) {
+          value = text(arrays, object, field.name);
+        } else if (object != Py_None) {  // "" is what the library has for an absent dtype
+          value = dtype = dtype_name(object);
+          if (value.empty()) arrays.refuse(Status::invalid_argument, field.name, "is \"\"", "the name of a dtype");
+        }
+      } else {
+        read(arrays, object, field.name, value);
       }
-    } else {
-      read(arrays, object, name, value);
+      ++i;
     }
-    ++i;
   });
   if (!complete) {
     nb::gil_scoped_release release;
@@ -167,27 +159,28 @@ nb::object call(const char* op, const nb::tuple& slots, Run run) {
   }
 
   struct Result {
-    std::ptrdiff_t place;
+    int place;
     nb::object object;
   };
   std::vector<Result> results;
   results.reserve(10);
   i = 0;
-  for_each_field(args, outs, [&](const char* name, auto& value, Role) {
-    const Field& field = fields[i];
-    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(value)>, Tensor>) {
-      if (field.result()) {
+  for_each_field(args, outs, [&](const Field& field, auto& value) {
+    using Value = std::remove_cvref_t<decltype(value)>;
+    if constexpr (std::is_same_v<Value, Tensor>) {
+      if (const Slot& slot = slots[i]; slot.result >= 0) {
         nb::object object = nb::borrow(given(i));
-        if (object.is_none() && field.twin >= 0 && (!value || value.data == data[std::size_t(field.twin)])) {
-          object = nb::borrow(given(field.twin));
+        const auto twin = std::size_t(slot.twin);
+        if (object.is_none() && slot.twin >= 0 && (!value || value.data == data[twin])) {
+          object = nb::borrow(given(twin));
         } else if (object.is_none() && field.role == Role::out && value) {
-          object = arrays.allocate(value, name);
-          value = arrays.read(object.ptr(), name, true);
+          object = arrays.allocate(value, field.name);
+          value = arrays.read(object.ptr(), field.name, true);
         }
-        results.push_back({field.place, std::move(object)});
+        results.push_back({slot.result, std::move(object)});
       }
     }
-    ++i;
+    i += !std::is_same_v<Value, Absent>;
   });
 
   {
@@ -200,6 +193,20 @@ nb::object call(const char* op, const nb::tuple& slots, Run run) {
   for (std::size_t r = 0; r < results.size(); ++r)
     PyTuple_SET_ITEM(tuple.ptr(), Py_ssize_t(r), results[r].object.release().ptr());
   return tuple;
+}
+
+/// One call: Python objects in the order of the slots -> results in the order of the members of Outs. `called`: what
+/// the caller called, or None where that is `op`; a refusal names it.
+template <class Args, class Outs, class Run>
+nb::object call(const char* op, const nb::tuple& values, nb::handle called, Run run) {
+  const char* spelling = called.is_none() ? nullptr : PyUnicode_AsUTF8(called.ptr());
+  if (PyErr_Occurred()) throw nb::python_error();
+  try {
+    return call<Args, Outs>(spelling ? spelling : op, values, run);
+  } catch (const Error& e) {
+    if (!spelling || e.op != op) throw;
+    throw Error(e.status, spelling, e.parameter, e.position, e.got, e.wanted, e.why, e.reason);
+  }
 }
 
 /// The documented roundings of the softmax probabilities, for comparison: only references of sparse attention have
@@ -216,22 +223,63 @@ reference::ProbabilityRounding rounding_of(const char* op, std::string_view name
 template <class Args, class Outs, class Fast, class Reference>
 void bind(nb::module_& m, nb::dict& operators, const char* name, Fast fast, Reference reference) {
   nb::list fields;
-  for (const Field& field : fields_of<Args, Outs>())
-    fields.append(nb::make_tuple(field.name, field.required(), field.default_value));
-  operators[name] = nb::make_tuple(positional(Args{}), fields);
-  m.def(name, [=](const nb::tuple& slots) {
-    auto results = call<Args, Outs>(name, slots, fast);
+  for (const Slot& slot : slots_of<Args, Outs>())
+    fields.append(nb::make_tuple(slot.field.name, slot.field.is_required(), python_of(slot.default_value)));
+  operators[name] = nb::make_tuple(describe(Args{}).positional, fields);
+  const auto values = nb::arg("values"), spelling = nb::arg("spelling");
+  auto define = [&](const char* ending, auto function, const auto&... more) {
+    m.def((std::string(name) + ending).c_str(), function, values, more..., spelling.none() = nb::none());
+  };
+  define("", [=](const nb::tuple& v, nb::handle called) {
+    auto results = call<Args, Outs>(name, v, called, fast);
     issue_warnings();  // not of the reference, which needs no context
     return results;
   });
-  m.def((std::string(name) + "_reference").c_str(),
-        [=](const nb::tuple& slots) { return call<Args, Outs>(name, slots, reference); });
+  define("_reference",
+         [=](const nb::tuple& v, nb::handle called) { return call<Args, Outs>(name, v, called, reference); });
   using Rounding = reference::ProbabilityRounding;
   if constexpr (requires(Args a, Outs o) { reference(a, o, Rounding::none); })
-    m.def((std::string(name) + "_rounded").c_str(), [=](const nb::tuple& slots, std::string_view rounding) {
-      const Rounding r = rounding_of(name, rounding);
-      return call<Args, Outs>(name, slots, [=](const Args& a, const Outs& o) { reference(a, o, r); });
-    });
+    define(
+        "_rounded",
+        [=](const nb::tuple& v, std::string_view rounding, nb::handle called) {
+          const Rounding r = rounding_of(name, rounding);
+          return call<Args, Outs>(name, v, called, [=](const Args& a, const Outs& o) { reference(a, o, r); });
+        },
+        nb::arg("rounding"));
+}
+
+/// The descriptions as Python has them; what a key holds is said where python/operators.cc binds it.
+nb::dict describe_all() {
+  auto str = [](std::string_view text) { return nb::str(text.data(), text.size()); };
+  nb::dict all;
+  for (const Operator& op : operators()) {
+    nb::list fields, results;
+    for (const Parameter& p : op.parameters) {
+      nb::dict field;
+      field["name"] = p.field.name;
+      field["role"] = name_of(p.field.role);
+      field["kind"] = name_of(p.field.kind);
+      field["dtypes"] = str(p.field.dtypes);
+      field["shape"] = str(p.field.shape);
+      field["meaning"] = str(p.field.meaning);
+      field["required"] = p.required;
+      field["default"] = python_of(p.default_value);
+      fields.append(field);
+    }
+    for (std::string_view name : op.results()) results.append(str(name));
+    nb::dict d;
+    d["summary"] = str(op.description.summary);
+    d["formula"] = str(op.description.formula);
+    d["errors"] = std::string(op.description.errors) + "\n" + std::string(kCommonErrors);
+    d["source"] = str(op.description.source);
+    d["page"] = str(op.description.page);
+    d["family"] = name_of(op.description.family);
+    d["positional"] = op.description.positional;
+    d["results"] = results;
+    d["fields"] = fields;
+    all[str(op.name)] = d;
+  }
+  return all;
 }
 
 }  // namespace
@@ -246,7 +294,12 @@ void bind_operators(nb::module_& m) {
 #include "ops/ops.inc"
 #undef DSAKIT_OP
   m.attr("operators") = operators;
-  m.def("dtype_name", [](nb::handle dtype) { return dtype_name(dtype.ptr()); }, nb::arg("dtype").none());
+  // {operator: {"summary", "formula", "errors", "source", "page", "family": "torch_npu" | "PyPTO" | "dsakit",
+  //             "positional": int, "results": [name, ..], "fields": [{"name", "role", "kind", "dtypes", "shape",
+  //             "meaning", "required": bool, "default"}, ..]}}
+  m.def("describe", describe_all);
+  m.def(
+      "dtype_name", [](nb::handle dtype) { return dtype_name(dtype.ptr()); }, nb::arg("dtype").none());
 
   // The PyPTO forms name an output cache beside the input cache: the same memory (separate: False), or other memory
   // that receives a copy, once `check` has nothing to refuse. mla_prolog_quant does this itself.

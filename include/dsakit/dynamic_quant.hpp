@@ -12,41 +12,66 @@
 
 namespace dsakit {
 
-/// Symmetric quantisation of each row: a = max |z|, code = rint(z * fp32(127/a)), scale = fp32(a/127), z = input * smooth.
-/// int4 ("quint4x2"): 7 in place of 127, eight codes in an int32, low nibble first. A zero row (or one so small that
-/// 127/a overflows) has codes 0 and scale 0. docs/operators/dynamic_quant.md
+/// A zero row (or one so small that 127/a overflows) has codes 0 and scale 0.
 struct DynamicQuantArgs {
-  Tensor input;            // bf16 f16 (portable: f32) [..., n], rank >= 2, any strides with the last 1
-  Tensor smooth_scales{};  // dtype of input, [n]; [G, n] with group_index
-  Tensor group_index{};    // i32 [G], non-decreasing end rows over the flattened rows
-  std::string_view dst_type = "";  // "", "int8", "qint8": int8; "quint4x2": int4
+  Tensor input;
+  Tensor smooth_scales{};
+  Tensor group_index{};
+  std::string_view dst_type = "";
   std::string_view quant_mode = "pertoken";
   double dst_type_max = 0;
   Level level = Level::portable;
 };
 
 struct DynamicQuantOuts {
-  Tensor y;                // i8, shape of input; int4: i32, last axis / 8
-  Tensor scale;            // f32, shape of input without its last axis
+  Tensor y;
+  Tensor scale;
 };
 
 void dynamic_quant(const DynamicQuantArgs&, const DynamicQuantOuts&, Context& = default_context());
 void infer(const DynamicQuantArgs&, DynamicQuantOuts&);
 
 template <class A, class O, class V>
-  requires std::same_as<std::remove_const_t<A>, DynamicQuantArgs>
+requires std::same_as<std::remove_const_t<A>, DynamicQuantArgs>
 constexpr void for_each_field(A& a, O& o, V&& v) {
-  v("input", a.input, Role::in);
-  v("smooth_scales", a.smooth_scales, Role::in_opt);
-  v("group_index", a.group_index, Role::in_opt);
-  v("dst_type", a.dst_type, Role::attribute);
-  v("quant_mode", a.quant_mode, Role::attribute);
-  v("dst_type_max", a.dst_type_max, Role::attribute);
-  v("level", a.level, Role::attribute);
-  v("y", o.y, Role::out);
-  v("scale", o.scale, Role::out);
+  v({"input", Role::in, Kind::data, "bfloat16, float16; portable: float32", "[..., n], rank >= 2",
+     "rows to quantise, any strides with the last 1"},
+    a.input);
+  v({"smooth_scales", Role::in_opt, Kind::data, "dtype of input", "[n]; with group_index [G, n]",
+     "factors of the columns, applied first"},
+    a.smooth_scales);
+  v({"group_index", Role::in_opt, Kind::index, "int32", "[G]",
+     "where the rows of each group end, not decreasing, the last the number of rows"},
+    a.group_index);
+  v({"dst_type", Role::attribute, Kind::dtype, "dtype", "None, int8, qint8: int8; quint4x2: int4", "type of the codes"},
+    a.dst_type);
+  v({"quant_mode", Role::attribute, Kind::mode, "str", "pertoken", "what has a scale of its own"}, a.quant_mode);
+  v({"dst_type_max", Role::attribute, Kind::number, "float", "0", "reserved"}, a.dst_type_max);
+  v(kLevelField, a.level);
+  v({"y", Role::out, Kind::data, "int8; int4: int32", "shape of input; int4: last axis / 8",
+     "the codes; int4: eight in an int32, the first in the lowest bits"},
+    o.y);
+  v({"scale", Role::out, Kind::scale, "float32", "shape of input without its last axis",
+     "what a code of the row is worth"},
+    o.scale);
 }
-constexpr int positional(const DynamicQuantArgs&) { return 1; }
+constexpr Description describe(const DynamicQuantArgs&) {
+  return {
+      .summary = "Quantise each row symmetrically to int8 or int4, with the scale of the row",
+      .formula =
+          "z = input * smooth, a = max |z| of the row\n"
+          "y = rint(z * fp32(127/a)), scale = fp32(a/127); int4: 7 in place of 127",
+      .errors =
+          "INVALID_ARGUMENT: input is missing, quant_mode or dst_type is unknown, group_index without smooth_scales\n"
+          "UNSUPPORTED: quant_mode perchannel or pertensor, an 8-bit float, dst_type_max other than 0; strict: "
+          "float32\n"
+          "INVALID_SHAPE, INVALID_DTYPE: a tensor is not as listed\n"
+          "INVALID_SEQLEN: group_index decreases or does not end at the number of rows",
+      .source = "torch_npu.npu_dynamic_quant",
+      .page = "dynamic_quant.md",
+      .family = Family::torch_npu,
+      .positional = 1};
+}
 
 namespace reference {
 void dynamic_quant(const DynamicQuantArgs&, const DynamicQuantOuts&);

@@ -22,14 +22,14 @@ constexpr std::int64_t kv_row_bytes(std::int64_t latent = 512, std::int64_t rope
 
 /// Three tensors into rows.
 struct PackKvRowsArgs {
-  Tensor codes;   // i8 [.., Hckv]
-  Tensor rope;    // bf16 f16 [.., Dr], as many rows
-  Tensor scales;  // f32 [.., G], as many rows; G divides Hckv
+  Tensor codes;
+  Tensor rope;
+  Tensor scales;
   Level level = Level::portable;
 };
 
 struct PackKvRowsOuts {
-  Tensor rows;    // i8 [.., Hckv + 2*Dr + 4*G], leading axes of codes
+  Tensor rows;
 };
 
 void pack_kv_rows(const PackKvRowsArgs&, const PackKvRowsOuts&, Context& = default_context());
@@ -37,50 +37,78 @@ void infer(const PackKvRowsArgs&, PackKvRowsOuts&);
 
 /// And back.
 struct UnpackKvRowsArgs {
-  Tensor rows;                              // i8 [.., Hckv + 2*Dr + 4*Hckv/tile_size]
-  std::int64_t rope_head_dim = 64;          // Dr
+  Tensor rows;
+  std::int64_t rope_head_dim = 64;
   std::int64_t tile_size = 128;
-  std::string_view rope_dtype = "bfloat16";  // bfloat16, float16
+  std::string_view rope_dtype = "bfloat16";
   Level level = Level::portable;
 };
 
 struct UnpackKvRowsOuts {
-  Tensor codes;                             // i8 [.., Hckv]
-  Tensor rope;                              // rope_dtype [.., Dr]
-  Tensor scales;                            // f32 [.., Hckv/tile_size]
+  Tensor codes;
+  Tensor rope;
+  Tensor scales;
 };
 
 void unpack_kv_rows(const UnpackKvRowsArgs&, const UnpackKvRowsOuts&, Context& = default_context());
 void infer(const UnpackKvRowsArgs&, UnpackKvRowsOuts&);
 
 template <class A, class O, class V>
-  requires std::same_as<std::remove_const_t<A>, PackKvRowsArgs>
+requires std::same_as<std::remove_const_t<A>, PackKvRowsArgs>
 constexpr void for_each_field(A& a, O& o, V&& v) {
-  v("codes", a.codes, Role::in);
-  v("rope", a.rope, Role::in);
-  v("scales", a.scales, Role::in);
-  v("level", a.level, Role::attribute);
-  v("rows", o.rows, Role::out);
+  v({"codes", Role::in, Kind::data, "int8", "[.., Hckv]", "latent codes"}, a.codes);
+  v({"rope", Role::in, Kind::data, "bfloat16, float16", "[.., Dr], as many rows; Dr may be 0",
+     "rotated part of the key"},
+    a.rope);
+  v({"scales", Role::in, Kind::data, "float32", "[.., G], as many rows; G divides Hckv",
+     "what a code of each tile is worth"},
+    a.scales);
+  v(kLevelField, a.level);
+  v({"rows", Role::out, Kind::cache, "int8", "[.., Hckv + 2*Dr + 4*G], leading axes of codes", "packed rows"}, o.rows);
 }
-constexpr int positional(const PackKvRowsArgs&) { return 3; }
+constexpr Description describe(const PackKvRowsArgs&) {
+  return {.summary = "Codes, rope values and scales into packed cache rows",
+          .formula =
+              "row = Hckv codes, then Dr rope values of 2 bytes, then G scales of 4 bytes, little endian, no padding",
+          .errors =
+              "INVALID_ARGUMENT: a tensor is missing\n"
+              "INVALID_SHAPE, INVALID_DTYPE: a tensor is not as listed",
+          .source = "the rows of torch_npu.npu_mla_prolog_v3; the call is of dsakit",
+          .page = "kv_rows.md",
+          .family = Family::dsakit,
+          .positional = 3};
+}
 
 template <class A, class O, class V>
-  requires std::same_as<std::remove_const_t<A>, UnpackKvRowsArgs>
+requires std::same_as<std::remove_const_t<A>, UnpackKvRowsArgs>
 constexpr void for_each_field(A& a, O& o, V&& v) {
-  v("rows", a.rows, Role::in);
-  v("rope_head_dim", a.rope_head_dim, Role::attribute);
-  v("tile_size", a.tile_size, Role::attribute);
-  v("rope_dtype", a.rope_dtype, Role::attribute);
-  v("level", a.level, Role::attribute);
-  v("codes", o.codes, Role::out);
-  v("rope", o.rope, Role::out);
-  v("scales", o.scales, Role::out);
+  v({"rows", Role::in, Kind::cache, "int8", "[.., Hckv + 2*Dr + 4*Hckv/tile_size]", "packed rows"}, a.rows);
+  v({"rope_head_dim", Role::attribute, Kind::number, "int", ">= 0", "Dr"}, a.rope_head_dim);
+  v({"tile_size", Role::attribute, Kind::number, "int", ">= 1, divides Hckv", "codes that share a scale"}, a.tile_size);
+  v({"rope_dtype", Role::attribute, Kind::dtype, "dtype", "bfloat16, float16", "type of the rope values"},
+    a.rope_dtype);
+  v(kLevelField, a.level);
+  v({"codes", Role::out, Kind::data, "int8", "[.., Hckv]", "latent codes"}, o.codes);
+  v({"rope", Role::out, Kind::data, "rope_dtype", "[.., Dr]", "rotated part of the key"}, o.rope);
+  v({"scales", Role::out, Kind::data, "float32", "[.., Hckv/tile_size]", "what a code of each tile is worth"},
+    o.scales);
 }
-constexpr int positional(const UnpackKvRowsArgs&) { return 1; }
+constexpr Description describe(const UnpackKvRowsArgs&) {
+  return {.summary = "Packed cache rows into codes, rope values and scales",
+          .formula =
+              "row = Hckv codes, then Dr rope values of 2 bytes, then Hckv/tile_size scales of 4 bytes, little endian",
+          .errors =
+              "INVALID_ARGUMENT: rows is missing, rope_head_dim, tile_size or rope_dtype is out of range\n"
+              "INVALID_SHAPE, INVALID_DTYPE: a tensor is not as listed",
+          .source = "the rows of torch_npu.npu_mla_prolog_v3; the call is of dsakit",
+          .page = "kv_rows.md",
+          .family = Family::dsakit,
+          .positional = 1};
+}
 
 namespace reference {
 void pack_kv_rows(const PackKvRowsArgs&, const PackKvRowsOuts&);
 void unpack_kv_rows(const UnpackKvRowsArgs&, const UnpackKvRowsOuts&);
-}
+}  // namespace reference
 
 }  // namespace dsakit

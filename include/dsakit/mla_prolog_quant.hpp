@@ -18,20 +18,20 @@ namespace dsakit {
 /// Weights are [K, N] row-major, FRACTAL_NZ or packed, with the same bits. Roundings of the PyPTO family.
 /// cos comes before sin. docs/operators/mla_prolog.md
 struct MlaPrologQuantArgs {
-  Tensor token_x;          // bf16 [t, He]
-  Tensor w_dq;             // bf16 [He, Hcq]
-  Tensor w_uq_qr;          // i8 (bf16 when not quantised) [Hcq, N*(D+Dr)]; per head D no-rope, then Dr rope columns
-  Tensor dequant_scale;    // f32 [N*(D+Dr), 1]; absent or empty: not quantised
-  Tensor w_uk;             // bf16 [N, D, Hckv]
-  Tensor w_dkv_kr;         // bf16 [He, Hckv+Dr]; latent columns first
-  Tensor gamma_cq;         // bf16 [Hcq]
-  Tensor gamma_ckv;        // bf16 [Hckv]
-  Tensor cos;              // bf16 [t, Dr]
-  Tensor sin;              // bf16 [t, Dr]
-  Tensor cache_index;      // i64 [t]: slot of each token; negative: not stored
-  Tensor kv_cache;         // i8 (bf16) [block_num, block_size, 1, Hckv], updated in place unless kv_cache_out is given
-  Tensor kr_cache;         // bf16 [block_num, block_size, 1, Dr], likewise
-  Tensor k_scale_cache{};  // f32 [block_num, block_size, 1, G], likewise; not used when not quantised
+  Tensor token_x;
+  Tensor w_dq;
+  Tensor w_uq_qr;
+  Tensor dequant_scale;
+  Tensor w_uk;
+  Tensor w_dkv_kr;
+  Tensor gamma_cq;
+  Tensor gamma_ckv;
+  Tensor cos;
+  Tensor sin;
+  Tensor cache_index;
+  Tensor kv_cache;
+  Tensor kr_cache;
+  Tensor k_scale_cache{};
   double epsilon_cq = 1e-5;
   double epsilon_ckv = 1e-5;
   std::string_view cache_mode = "PA_BSND";
@@ -39,11 +39,11 @@ struct MlaPrologQuantArgs {
 };
 
 struct MlaPrologQuantOuts {
-  Tensor q_norm_out;        // i8 (bf16) [t, Hcq]
-  Tensor q_norm_scale_out;  // f32 [t, 1]; [0] when not quantised
-  Tensor query_nope_out;    // bf16 [t, N, Hckv]
-  Tensor query_rope_out;    // bf16 [t, N, Dr]
-  Tensor kv_cache_out{};    // absent: the cache itself. Separate memory: receives a full copy, then the new rows
+  Tensor q_norm_out;
+  Tensor q_norm_scale_out;
+  Tensor query_nope_out;
+  Tensor query_rope_out;
+  Tensor kv_cache_out{};
   Tensor kr_cache_out{};
   Tensor k_scale_cache_out{};
 };
@@ -54,35 +54,68 @@ void mla_prolog_quant(const MlaPrologQuantArgs&, const MlaPrologQuantOuts&, Cont
 void infer(const MlaPrologQuantArgs&, MlaPrologQuantOuts&);
 
 template <class A, class O, class V>
-  requires std::same_as<std::remove_const_t<A>, MlaPrologQuantArgs>
+requires std::same_as<std::remove_const_t<A>, MlaPrologQuantArgs>
 constexpr void for_each_field(A& a, O& o, V&& v) {
-  v("token_x", a.token_x, Role::in);
-  v("w_dq", a.w_dq, Role::in);
-  v("w_uq_qr", a.w_uq_qr, Role::in);
-  v("dequant_scale", a.dequant_scale, Role::in_opt);
-  v("w_uk", a.w_uk, Role::in);
-  v("w_dkv_kr", a.w_dkv_kr, Role::in);
-  v("gamma_cq", a.gamma_cq, Role::in);
-  v("gamma_ckv", a.gamma_ckv, Role::in);
-  v("cos", a.cos, Role::in);
-  v("sin", a.sin, Role::in);
-  v("cache_index", a.cache_index, Role::in);
-  v("kv_cache", a.kv_cache, Role::in);
-  v("kr_cache", a.kr_cache, Role::in);
-  v("k_scale_cache", a.k_scale_cache, Role::in_opt);
-  v("q_norm_out", o.q_norm_out, Role::out);
-  v("q_norm_scale_out", o.q_norm_scale_out, Role::out);
-  v("query_nope_out", o.query_nope_out, Role::out);
-  v("query_rope_out", o.query_rope_out, Role::out);
-  v("kv_cache_out", o.kv_cache_out, Role::out);
-  v("kr_cache_out", o.kr_cache_out, Role::out);
-  v("k_scale_cache_out", o.k_scale_cache_out, Role::out);
-  v("epsilon_cq", a.epsilon_cq, Role::attribute);
-  v("epsilon_ckv", a.epsilon_ckv, Role::attribute);
-  v("cache_mode", a.cache_mode, Role::attribute);
-  v("level", a.level, Role::attribute);
+  v({"token_x", Role::in, Kind::data, "bfloat16", "[t, He]", "hidden states"}, a.token_x);
+  v({"w_dq", Role::in, Kind::weight, "bfloat16", "[He, Hcq]", "down projection of the query"}, a.w_dq);
+  v({"w_uq_qr", Role::in, Kind::weight, "int8; not quantised: bfloat16",
+     "[Hcq, N*(D+Dr)], per head D plain, then Dr rope columns", "up projection of the query"},
+    a.w_uq_qr);
+  v({"dequant_scale", Role::in_opt, Kind::scale, "float32", "[N*(D+Dr), 1]; absent or empty: not quantised",
+     "what a column of w_uq_qr is worth"},
+    a.dequant_scale);
+  v({"w_uk", Role::in, Kind::weight, "bfloat16", "[N, D, Hckv]", "takes the query into the latent space"}, a.w_uk);
+  v({"w_dkv_kr", Role::in, Kind::weight, "bfloat16", "[He, Hckv+Dr], latent columns first",
+     "down projection of the key"},
+    a.w_dkv_kr);
+  v({"gamma_cq", Role::in, Kind::data, "bfloat16", "[Hcq]", "weights of the norm of the query"}, a.gamma_cq);
+  v({"gamma_ckv", Role::in, Kind::data, "bfloat16", "[Hckv]", "weights of the norm of the latent"}, a.gamma_ckv);
+  v({"cos", Role::in, Kind::data, "bfloat16", "[t, Dr]", "cosines, before the sines"}, a.cos);
+  v({"sin", Role::in, Kind::data, "bfloat16", "[t, Dr]", "sines"}, a.sin);
+  v({"cache_index", Role::in, Kind::index, "int64", "[t]", "slot of each token, negative: not stored"}, a.cache_index);
+  v({"kv_cache", Role::in, Kind::cache, "int8; not quantised: bfloat16", "[block_num, block_size, 1, Hckv]",
+     "latent rows, updated in place unless kv_cache_out is given"},
+    a.kv_cache);
+  v({"kr_cache", Role::in, Kind::cache, "bfloat16", "[block_num, block_size, 1, Dr]", "rotated key rows, likewise"},
+    a.kr_cache);
+  v({"k_scale_cache", Role::in_opt, Kind::cache, "float32", "[block_num, block_size, 1, G]",
+     "scales of the latent rows, likewise; not used when not quantised"},
+    a.k_scale_cache);
+  v({"q_norm_out", Role::out, Kind::data, "int8; not quantised: bfloat16", "[t, Hcq]", "normalised low-rank query"},
+    o.q_norm_out);
+  v({"q_norm_scale_out", Role::out, Kind::scale, "float32", "[t, 1]; not quantised: [0]", "what a code of it is worth"},
+    o.q_norm_scale_out);
+  v({"query_nope_out", Role::out, Kind::data, "bfloat16", "[t, N, Hckv]", "absorbed query"}, o.query_nope_out);
+  v({"query_rope_out", Role::out, Kind::data, "bfloat16", "[t, N, Dr]", "rotated query"}, o.query_rope_out);
+  v({"kv_cache_out", Role::out, Kind::cache, "dtype of kv_cache", "shape of kv_cache",
+     "absent: kv_cache itself; other memory receives a full copy, then the new rows"},
+    o.kv_cache_out);
+  v({"kr_cache_out", Role::out, Kind::cache, "bfloat16", "shape of kr_cache", "likewise"}, o.kr_cache_out);
+  v({"k_scale_cache_out", Role::out, Kind::cache, "float32", "shape of k_scale_cache", "likewise"},
+    o.k_scale_cache_out);
+  v({"epsilon_cq", Role::attribute, Kind::number, "float", "> 0", "added in the norm of the query"}, a.epsilon_cq);
+  v({"epsilon_ckv", Role::attribute, Kind::number, "float", "> 0", "added in the norm of the latent"}, a.epsilon_ckv);
+  v({"cache_mode", Role::attribute, Kind::layout, "str", "PA_BSND", "how the caches lie"}, a.cache_mode);
+  v(kLevelField, a.level);
+  v({"tile_config", Role::hint, Kind::number, "", "", "how to cut the work"}, kAbsent);
+  v({"rope_cfg", Role::hint, Kind::number, "", "", "how to cut the rotation"}, kAbsent);
 }
-constexpr int positional(const MlaPrologQuantArgs&) { return 14; }
+constexpr Description describe(const MlaPrologQuantArgs&) {
+  return {.summary = "Absorbed and rotated queries and the cache rows of new tokens",
+          .formula =
+              "c = norm(x w_dq), q_norm = quant(c), q = q_norm w_uq_qr per head\n"
+              "query_nope = q[:D] w_uk, query_rope = rope(q[D:])\n"
+              "kv = x w_dkv_kr, kv_cache row = quant(norm(kv[:Hckv])) per group, kr_cache row = rope(kv[Hckv:])",
+          .errors =
+              "INVALID_ARGUMENT: a tensor is missing, an epsilon is not finite and above 0, cache_mode is unknown\n"
+              "INVALID_SHAPE, INVALID_DTYPE: a tensor is not as listed\n"
+              "UNSUPPORTED: cache_mode PA_NZ; strict: what the device does not take\n"
+              "INVALID_SLOT: cache_index is not below block_num * block_size",
+          .source = "the PyPTO example for DeepSeek-V3.2",
+          .page = "mla_prolog.md",
+          .family = Family::pypto,
+          .positional = 14};
+}
 
 namespace reference {
 void mla_prolog_quant(const MlaPrologQuantArgs&, const MlaPrologQuantOuts&);

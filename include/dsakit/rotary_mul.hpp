@@ -11,40 +11,54 @@
 
 namespace dsakit {
 
-/// y = x * r1 + rot(x) * r2 in fp32, two products and one sum, rounded once. rot(x), D elements of a row:
-///
-///   half         [-x[D/2 ..], x[.. D/2]]
-///   interleave   pairs (x[2i], x[2i+1]) become (-x[2i+1], x[2i])
-///
-/// The order of the elements stays. docs/operators/rope.md
+/// Two fp32 products and one sum, rounded once. The order of the elements stays.
 struct RotaryMulArgs {
-  Tensor x;                              // bf16 f16 f32, rank 3 or 4, last axis even
-  Tensor r1;                             // cos: dtype and rank of x, every axis that of x, or 1 but for the last
-  Tensor r2;                             // sin
-  std::string_view rotary_mode = "half";  // half, interleave
-  Tensor rotate{};                       // reserved
+  Tensor x;
+  Tensor r1;
+  Tensor r2;
+  std::string_view rotary_mode = "half";
+  Tensor rotate{};
   Level level = Level::portable;
 };
 
 struct RotaryMulOuts {
-  Tensor y;                              // as x
+  Tensor y;
 };
 
 void rotary_mul(const RotaryMulArgs&, const RotaryMulOuts&, Context& = default_context());
 void infer(const RotaryMulArgs&, RotaryMulOuts&);
 
 template <class A, class O, class V>
-  requires std::same_as<std::remove_const_t<A>, RotaryMulArgs>
+requires std::same_as<std::remove_const_t<A>, RotaryMulArgs>
 constexpr void for_each_field(A& a, O& o, V&& v) {
-  v("x", a.x, Role::in);
-  v("r1", a.r1, Role::in);
-  v("r2", a.r2, Role::in);
-  v("rotary_mode", a.rotary_mode, Role::attribute);
-  v("rotate", a.rotate, Role::in_opt);
-  v("level", a.level, Role::attribute);
-  v("y", o.y, Role::out);
+  v({"x", Role::in, Kind::data, "bfloat16, float16, float32",
+     "rank 3 or 4, last axis D even; strict: D < 896, axes 0 and 1 < 1000", "rows to rotate"},
+    a.x);
+  v({"r1", Role::in, Kind::data, "dtype of x", "rank of x, every axis that of x, or 1 but for the last", "cosines"},
+    a.r1);
+  v({"r2", Role::in, Kind::data, "dtype of x", "like r1, on its own", "sines"}, a.r2);
+  v({"rotary_mode", Role::attribute, Kind::mode, "str", "half, interleave",
+     "which elements turn together: j and j + D/2, or 2j and 2j + 1"},
+    a.rotary_mode);
+  v({"rotate", Role::in_opt, Kind::reserved, "", "absent", "reserved"}, a.rotate);
+  v(kLevelField, a.level);
+  v({"y", Role::out, Kind::data, "dtype of x", "shape of x", "rotated rows, in the order of x"}, o.y);
 }
-constexpr int positional(const RotaryMulArgs&) { return 5; }
+constexpr Description describe(const RotaryMulArgs&) {
+  return {.summary = "Rotate rows by position, each element where it was",
+          .formula =
+              "y = x * r1 + rot(x) * r2\n"
+              "half:       rot(x) = [-x[D/2 ..], x[.. D/2]]\n"
+              "interleave: pairs (x[2i], x[2i+1]) become (-x[2i+1], x[2i])",
+          .errors =
+              "INVALID_ARGUMENT: a tensor is missing, rotary_mode is unknown\n"
+              "UNSUPPORTED: rotate is given; strict: D or a leading axis beyond the chip\n"
+              "INVALID_SHAPE, INVALID_DTYPE: a tensor is not as listed",
+          .source = "torch_npu.npu_rotary_mul",
+          .page = "rope.md",
+          .family = Family::torch_npu,
+          .positional = 5};
+}
 
 namespace reference {
 void rotary_mul(const RotaryMulArgs&, const RotaryMulOuts&);

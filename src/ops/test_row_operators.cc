@@ -17,9 +17,9 @@ namespace {
 /// f(tensor) for every output.
 template <class Args, class Outs, class F>
 void each_out(Args& a, Outs& o, F f) {
-  for_each_field(a, o, [&](const char*, auto& value, Role role) {
+  for_each_field(a, o, [&](const Field& field, auto& value) {
     if constexpr (std::is_same_v<std::remove_cvref_t<decltype(value)>, Tensor>)
-      if (role == Role::out) f(value);
+      if (field.role == Role::out) f(value);
   });
 }
 

@@ -14,7 +14,7 @@ template <class A, class O>
 class Fence {
  public:
   Fence(A args, O outs, bool front) : args(args), outs(outs) {
-    for_each_field(this->args, this->outs, [&](const char*, auto& value, Role) {
+    for_each_field(this->args, this->outs, [&](const Field&, auto& value) {
       if constexpr (std::is_same_v<std::remove_cvref_t<decltype(value)>, Tensor>) {
         if (value.elements() == 0) return;
         const auto bytes = std::size_t(value.elements()) * std::size_t(size_of(value.dtype));

@@ -224,7 +224,7 @@ TEST(MlaPrologV3Places, NothingBehindTheLastElement) {
         Written w = data.initial;
         MlaPrologV3Args a = data.args(w);
         MlaPrologV3Outs o = w.outs();
-        auto move = [&]<class T>(const char*, T& t, Role) {
+        auto move = [&]<class T>(const Field&, T& t) {
           if constexpr (std::is_same_v<T, Tensor>) {
             if (t.elements() == 0) return;
             kept.push_back(std::make_unique<indexer::AtPageEnd>(t.data, std::size_t(t.elements() * size_of(t.dtype))));

@@ -17,7 +17,7 @@ void check_presence(const Check& check, const Parameters& parameters) {
   for (const auto& p : parameters) {
     if (!*p.tensor) continue;
     check.sizes(*p.tensor, p.name);
-    if (p.tensor->format != Format::ND && !p.weight)
+    if (p.tensor->format != Format::ND && p.kind != Kind::weight)
       check.fail(Status::invalid_argument, p.name, "", "is in a weight's format", "a plain strided tensor");
   }
 }
@@ -25,9 +25,10 @@ void check_presence(const Check& check, const Parameters& parameters) {
 void check_memory(const Check& check, const Parameters& parameters) {
   for (const auto& p : parameters) {
     if (!*p.tensor) continue;
-    if (p.weight) check.readable_weight(*p.tensor, p.name);
-    else if (is_written(p.role)) check.writable(*p.tensor, p.name, p.cache);
-    else check.readable(*p.tensor, p.name, p.cache);
+    const bool free_first_axis = p.kind == Kind::cache || p.kind == Kind::index;
+    if (p.kind == Kind::weight) check.readable_weight(*p.tensor, p.name);
+    else if (is_written(p.role)) check.writable(*p.tensor, p.name, free_first_axis);
+    else check.readable(*p.tensor, p.name, free_first_axis);
   }
   for (const auto& p : parameters) {
     if (!is_written(p.role)) continue;
@@ -73,11 +74,11 @@ void check_slots(const Check& check, const Tensor& index, const char* name, cons
 }
 
 void check_finite(const Check& check, const Parameters& parameters) {
-  for (const auto& [tensor, name, role, cache, weight] : parameters) {
+  for (const auto& [tensor, name, role, kind] : parameters) {
     const Tensor& t = *tensor;
-    if (is_written(role) || cache || weight || t.elements() == 0) continue;
+    if (is_written(role) || kind == Kind::cache || kind == Kind::weight || t.elements() == 0) continue;
     if (t.dtype != DType::bf16 && t.dtype != DType::f16 && t.dtype != DType::f32) continue;
-    const bool scale = std::string_view(name).find("scale") != std::string_view::npos;
+    const bool scale = kind == Kind::scale;
     for (std::int64_t i = 0, n = t.elements(); i < n; ++i) {
       const float x = float_at(t, offset_of(t, i));
       if (std::isfinite(x) && !(scale && x < 0)) continue;

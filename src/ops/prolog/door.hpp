@@ -15,31 +15,22 @@
 // What the doors of the prologs have in common: questions that concern every tensor of a call, and paged caches.
 namespace dsakit::prolog {
 
-/// Which parameters of the prologs may be NZ or packed.
-constexpr bool is_weight(std::string_view name) {
-  for (std::string_view weight : {"w_dq", "w_uq_qr", "w_uk", "w_dkv_kr", "w_qb", "wk", "w_proj", "weight_dq",
-                                  "weight_uq_qr", "weight_uk", "weight_dkv_kr"})
-    if (name == weight) return true;
-  return false;
-}
-
 /// The tensors of a call, by name. `role` may be changed: a cache that is both input and output is an inout.
 struct Parameters {
   struct One {
     const Tensor* tensor;
     const char* name;
     Role role;
-    bool cache, weight;
+    Kind kind;
   };
   One list[32]{};
   int count = 0;
 
   template <class Args, class Outs>
   Parameters(const Args& a, const Outs& o) {
-    for_each_field(a, o, [&](const char* name, const auto& value, Role role) {
+    for_each_field(a, o, [&](const Field& field, const auto& value) {
       if constexpr (std::same_as<std::remove_cvref_t<decltype(value)>, Tensor>)
-        list[count++] = {&value, name, role, std::string_view(name).find("cache") != std::string_view::npos,
-                         is_weight(name)};
+        list[count++] = {&value, field.name, field.role, field.kind};
     });
   }
   const One* begin() const { return list; }
