@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdlib>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "arrays.hpp"
 #include "dsakit/dsakit.hpp"
-#include "kernels/kernels.hpp"
 #include "module.hpp"
 
 namespace dsakit::python {
@@ -60,7 +61,7 @@ nb::dict info() {
   d["version"] = DSAKIT_VERSION;
   d["isa"] = c.isa();
   nb::list supported;
-  for (const Kernels* k : supported_kernels()) supported.append(k->isa);
+  for (const std::string_view isa : supported_isas()) supported.append(isa);
   d["isas"] = supported;
   d["threads"] = c.threads();
   d["check_values"] = c.check_values();

@@ -9,14 +9,13 @@
 #include "dsakit/context.hpp"
 #include "dsakit/error.hpp"
 #include "dsakit/version.hpp"
-#include "kernels/kernels.hpp"
 
 namespace dsakit::tools {
 
 int info(bool json) {
   Context& context = default_context();
   nlohmann::ordered_json j = {{"version", DSAKIT_VERSION}, {"isa", context.isa()}, {"threads", context.threads()}};
-  for (const Kernels* k : supported_kernels()) j["isas"].push_back(k->isa);
+  j["isas"] = supported_isas();
   if (json) {
     fmt::print("{}\n", j.dump(2));
     return 0;

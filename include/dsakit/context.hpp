@@ -50,6 +50,9 @@ class Context {
   std::unique_ptr<State> state_;
 };
 
+/// What ContextOptions::isa may name on this machine, the best one last.
+std::vector<std::string_view> supported_isas();
+
 /// The context of calls that name none: made on first use, shared by the process.
 Context& default_context();
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layer/dense_attention.hpp"
 
-#include "core/state.hpp"
 #include "ops/attention/core.hpp"
+#include "run/call.hpp"
 
 namespace dsakit {
 

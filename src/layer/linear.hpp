@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "core/state.hpp"
 #include "ops/weight.hpp"
+#include "run/call.hpp"
 
 namespace dsakit {
 

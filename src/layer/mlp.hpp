@@ -2,9 +2,9 @@
 #pragma once
 #include <cstdint>
 
-#include "core/state.hpp"
 #include "io/checkpoint.hpp"
 #include "layer/weights.hpp"
+#include "run/call.hpp"
 
 namespace dsakit {
 

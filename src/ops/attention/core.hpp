@@ -4,9 +4,9 @@
 #include <cstdint>
 
 #include "core/paged.hpp"
-#include "core/state.hpp"
 #include "core/view.hpp"
 #include "ops/attention/partial.hpp"
+#include "run/call.hpp"
 
 // MLA attention in absorbed form, for every operator that has it: a latent row (beside its rope part) is key and
 // value of all heads. What differs between operators (layouts, lists, packing) is gone when this begins.

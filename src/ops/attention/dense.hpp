@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "core/paged.hpp"
-#include "core/state.hpp"
 #include "dsakit/tensor.hpp"
+#include "run/call.hpp"
 
 // Dense attention of grouped heads: softmax(scale * Q K^T + bias, masked) V. Layouts, page ranks, quantisation modes
 // and mask modes are gone when this begins: what is left are addresses, strides in elements and numbers.

@@ -2,9 +2,9 @@
 #pragma once
 #include <cstdint>
 
-#include "core/state.hpp"
 #include "core/view.hpp"
 #include "dsakit/dynamic_block_quant.hpp"
+#include "run/call.hpp"
 
 namespace dsakit::dynamic_block_quant_op {
 

@@ -3,9 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/state.hpp"
 #include "core/view.hpp"
 #include "dsakit/dynamic_quant.hpp"
+#include "run/call.hpp"
 
 namespace dsakit::dynamic_quant_op {
 

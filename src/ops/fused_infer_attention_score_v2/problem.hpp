@@ -2,10 +2,10 @@
 #pragma once
 #include <cstddef>
 
-#include "core/state.hpp"
 #include "dsakit/fused_infer_attention_score_v2.hpp"
 #include "ops/attention/dense.hpp"
 #include "ops/fused_infer_attention_score_v2/sizes.hpp"
+#include "run/call.hpp"
 
 namespace dsakit::fused_infer_attention_score_v2_op {
 

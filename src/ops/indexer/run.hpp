@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/state.hpp"
 #include "ops/indexer/problem.hpp"
 #include "ops/indexer/select.hpp"
+#include "run/call.hpp"
 
 // Scoring and selection are cut in pieces: a few query rows of one sequence against a range of its keys. Inside a piece
 // blocks of keys, small enough to stay in the cache, meet all its rows. Each row keeps a short list of candidates;

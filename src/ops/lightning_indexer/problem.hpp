@@ -2,9 +2,9 @@
 #pragma once
 #include <cstddef>
 
-#include "core/state.hpp"
 #include "dsakit/lightning_indexer.hpp"
 #include "ops/indexer/problem.hpp"
+#include "run/call.hpp"
 
 namespace dsakit::lightning_indexer_op {
 

@@ -3,10 +3,10 @@
 #include <cstddef>
 
 #include "core/check.hpp"
-#include "core/state.hpp"
 #include "dsakit/lightning_indexer_prolog_quant.hpp"
 #include "ops/prolog/door.hpp"
 #include "ops/prolog/indexer.hpp"
+#include "run/call.hpp"
 
 namespace dsakit::lightning_indexer_prolog_quant_op {
 

@@ -2,10 +2,10 @@
 #pragma once
 #include <cstddef>
 
-#include "core/state.hpp"
 #include "dsakit/mla_indexer_prolog_quant.hpp"
 #include "ops/prolog/indexer.hpp"
 #include "ops/prolog/mla.hpp"
+#include "run/call.hpp"
 
 namespace dsakit::mla_indexer_prolog_quant_op {
 

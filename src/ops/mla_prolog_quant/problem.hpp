@@ -3,10 +3,10 @@
 #include <cstddef>
 
 #include "core/check.hpp"
-#include "core/state.hpp"
 #include "dsakit/mla_prolog_quant.hpp"
 #include "ops/prolog/door.hpp"
 #include "ops/prolog/mla.hpp"
+#include "run/call.hpp"
 
 namespace dsakit::mla_prolog_quant_op {
 

@@ -3,11 +3,11 @@
 #include <cstddef>
 
 #include "core/check.hpp"
-#include "core/state.hpp"
 #include "dsakit/mla_prolog_v2.hpp"
 #include "dsakit/mla_prolog_v3.hpp"
 #include "ops/mla_prolog_v3/modes.hpp"
 #include "ops/prolog/mla_problem.hpp"
+#include "run/call.hpp"
 
 // mla_prolog_v3, and its two other forms: mla_prolog_v3_functional and mla_prolog_v2.
 namespace dsakit::mla_prolog_v3_op {

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "core/state.hpp"
 #include "core/view.hpp"
 #include "kernels/kernels.hpp"
 #include "ops/weight.hpp"
+#include "run/call.hpp"
 
 // Tokens go through a prolog in fixed tiles, a tile through four stages, a stage in independent tasks. A task of a
 // product reads one weight panel once, for all tokens of the tile.

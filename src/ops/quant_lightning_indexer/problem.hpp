@@ -2,9 +2,9 @@
 #pragma once
 #include <cstddef>
 
-#include "core/state.hpp"
 #include "dsakit/quant_lightning_indexer.hpp"
 #include "ops/indexer/problem.hpp"
+#include "run/call.hpp"
 
 namespace dsakit::quant_lightning_indexer_op {
 

@@ -2,9 +2,9 @@
 #pragma once
 #include <cstdint>
 
-#include "core/state.hpp"
 #include "core/view.hpp"
 #include "dsakit/quantize.hpp"
+#include "run/call.hpp"
 
 namespace dsakit::quantize_op {
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "core/check.hpp"
-#include "core/state.hpp"
 #include "core/view.hpp"
+#include "run/call.hpp"
 
 // What interleave_rope and rotary_mul share: rows that are rotated by the rows of two broadcast tensors.
 namespace dsakit::rotation {

@@ -8,28 +8,12 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <mutex>
-#include <string>
-#include <vector>
 
-#include "dsakit/context.hpp"
-#include "kernels/kernels.hpp"
+#include "run/carver.hpp"
+#include "run/state.hpp"
 
 namespace dsakit {
-
-struct Context::State {
-  ContextOptions options;
-  const Kernels* kernels = nullptr;
-  std::atomic<int> threads = 1;
-  std::recursive_mutex calls;  // recursive: an operator may be made of operators
-  std::unique_ptr<std::byte[], void (*)(std::byte*)> memory{nullptr, nullptr};
-  std::size_t memory_bytes = 0;
-  std::mutex warning;  // guards warnings
-  std::vector<std::string> warnings;
-  bool (*asked)(void*) = nullptr;
-  void* asked_data = nullptr;
-};
 
 /// True in a child made by fork(): libgomp's threads did not come along, and waiting for them would never end.
 bool forked();
@@ -92,24 +76,6 @@ class Call {
   const char* op_;
   std::atomic<bool> cancelled_ = false;
   std::chrono::steady_clock::time_point last_poll_;
-};
-
-/// Cuts a block of memory into arrays, each on its own cache line. Two passes with the same code: with a null
-/// base it measures, with memory it hands out.
-class Carver {
- public:
-  explicit Carver(std::byte* base = nullptr) : base_(base) {}
-  template <class T>
-  T* take(std::int64_t count) {
-    T* here = base_ ? reinterpret_cast<T*>(base_ + at_) : nullptr;
-    at_ += (std::size_t(count) * sizeof(T) + 63) / 64 * 64;
-    return here;
-  }
-  std::size_t bytes() const { return at_; }
-
- private:
-  std::byte* base_;
-  std::size_t at_ = 0;
 };
 
 }  // namespace dsakit

@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/state.hpp"
 #include "dsakit/error.hpp"
+#include "run/call.hpp"
 
 namespace dsakit {
 namespace {
@@ -47,7 +47,7 @@ const Kernels* kernels_from(std::string isa) {
   if (isa.empty()) return supported_kernels().back();
   if (const Kernels* k = find_kernels(isa)) return k;
   std::string here;
-  for (const Kernels* k : supported_kernels()) here += (here.empty() ? "" : ", ") + std::string(k->isa);
+  for (const std::string_view name : supported_isas()) here += (here.empty() ? "" : ", ") + std::string(name);
   throw Error(Status::unsupported, "context", "DSAKIT_ISA", "", "is " + isa.substr(0, 120), "one of " + here,
               "what this machine can run");
 }
@@ -97,29 +97,15 @@ void Context::set_interrupt(bool (*asked)(void*), void* data) {
   state_->asked_data = data;
 }
 
+std::vector<std::string_view> supported_isas() {
+  std::vector<std::string_view> names;
+  for (const Kernels* k : supported_kernels()) names.push_back(k->isa);
+  return names;
+}
+
 Context& default_context() {
   static Context context;
   return context;
-}
-
-void Call::reserve(std::size_t bytes) {
-  const std::size_t limit = state_.options.memory_limit;
-  if (limit && bytes > limit)
-    throw Error(Status::out_of_memory, op_, "workspace", "", "is " + std::to_string(bytes) + " bytes",
-                "at most " + std::to_string(limit), "DSAKIT_MEM_LIMIT");
-  if (bytes <= state_.memory_bytes) return;
-  state_.memory.reset();
-  state_.memory_bytes = 0;
-  auto* p = static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{64}, std::nothrow));
-  if (!p)
-    throw Error(Status::out_of_memory, op_, "workspace", "", "is " + std::to_string(bytes) + " bytes",
-                "memory the system can give");
-  state_.memory.reset(p);
-  state_.memory_bytes = bytes;
-}
-
-void Call::finish() {
-  if (cancelled_) throw Error(Status::interrupted, op_, "call", "", "was interrupted", "to run to its end");
 }
 
 }  // namespace dsakit

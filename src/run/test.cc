@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dsakit/error.hpp"
+#include "run/call.hpp"
+
+namespace dsakit {
+namespace {
+
+template <class F>
+Error refusal(F f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e;
+  }
+  return Error(Status::ok, "", "", "", "", "");
+}
+
+TEST(Context, ThreadsAndWorkspace) {
+  setenv("DSAKIT_NUM_THREADS", "abc", 1);
+  EXPECT_GE(Context().threads(), 1);
+  setenv("DSAKIT_NUM_THREADS", "-3", 1);
+  EXPECT_GE(Context().threads(), 1);
+  setenv("DSAKIT_NUM_THREADS", "100000", 1);
+  EXPECT_LE(Context().threads(), int(std::thread::hardware_concurrency()));
+  setenv("DSAKIT_NUM_THREADS", "1", 1);
+  EXPECT_EQ(Context().threads(), 1);
+  unsetenv("DSAKIT_NUM_THREADS");
+
+  Context small({.memory_limit = 1000});
+  EXPECT_EQ(refusal([&] { Call call(small, "op", 1001); }).status, Status::out_of_memory);
+  EXPECT_EQ(refusal([&] { Call call(small, "op", 1000); }).status, Status::ok);
+  EXPECT_EQ(refusal([&] { Context c({.isa = "sse9"}); }).status, Status::unsupported);
+
+  Context context;
+  const std::byte* first = Call(context, "op", 5000).memory();
+  EXPECT_EQ(Call(context, "op", 4000).memory(), first) << "a warm call allocates nothing";
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(first) % 64, 0u);
+}
+
+TEST(Context, ParallelForVisitsEachItemOnce) {
+  for (int threads : {1, 2, 3, 8}) {
+    Context context({.threads = threads});
+    Call call(context, "op", 0);
+    std::vector<std::atomic<int>> visits(1000);
+    call.parallel_for(1000, 1e9, [&](std::int64_t i, int thread) {
+      EXPECT_LT(thread, threads);
+      ++visits[std::size_t(i)];
+    });
+    for (auto& v : visits) ASSERT_EQ(v, 1);
+  }
+}
+
+TEST(Context, InterruptEndsACall) {
+  Context context({.threads = 2});
+  context.set_interrupt([](void*) { return true; }, nullptr);
+  Call call(context, "op", 0);
+  std::atomic<int> done = 0;
+  const auto start = std::chrono::steady_clock::now();
+  call.parallel_for(10000, 1e9, [&](std::int64_t, int) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ++done;
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
+  EXPECT_LT(done, 10000);
+  EXPECT_EQ(refusal([&] { call.finish(); }).status, Status::interrupted);
+}
+
+TEST(Context, EachWarningOnce) {
+  Context context;
+  EXPECT_TRUE(context.warnings().empty());
+  for (const char* sentence : {"a: b is ignored", "a: c is ignored", "a: b is ignored"}) context.warn(sentence);
+  EXPECT_EQ(context.warnings(), (std::vector<std::string>{"a: b is ignored", "a: c is ignored"}));
+}
+
+}  // namespace
+}  // namespace dsakit
