@@ -9,6 +9,8 @@
 namespace dsakit::io {
 namespace {
 
+thread_local std::uint64_t visited = 0;
+
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
@@ -72,6 +74,7 @@ std::size_t end_of_string(std::string_view s, std::size_t at) {
 
 /// The characters of a quoted string that is known to be well formed.
 std::string unquoted(std::string_view quoted) {
+  visited += quoted.size();
   std::string out;
   for (std::size_t i = 1; i + 1 < quoted.size(); ++i) {
     if (quoted[i] != '\\') {
@@ -122,6 +125,7 @@ class Grammar {
       space();
       if (at_ != text_.size()) fault();
     }
+    visited += at_;
     return std::move(fault_);
   }
 
@@ -265,11 +269,13 @@ class Grammar {
 }  // namespace
 
 std::optional<JsonFault> find_json_fault(std::string_view text, int max_depth) {
+  visited += text.size();
   for (std::size_t at = 0; at < text.size();) {
     const int n = static_cast<signed char>(text[at]) >= 0 ? 1 : utf8_length(text, at);
     if (n == 0) return JsonFault{JsonFault::encoding, "is not UTF-8 at byte " + std::to_string(at), "UTF-8"};
     at += static_cast<std::size_t>(n);
   }
+  visited += text.size();
   std::int64_t depth = 0, deepest = 0;
   for (std::size_t at = 0; at < text.size(); ++at) {
     const char c = text[at];
@@ -288,6 +294,8 @@ std::optional<JsonFault> find_json_fault(std::string_view text, int max_depth) {
                      "at most " + std::to_string(max_depth)};
   return Grammar(text).run();
 }
+
+std::uint64_t json_bytes_visited() { return visited; }
 
 Json::Json(std::string_view checked) : text_(checked) {
   while (!text_.empty() && is_space(text_.front())) text_.remove_prefix(1);
@@ -347,6 +355,7 @@ Json Json::value_at(std::size_t at) const {
     const auto ends = [](char c) { return c == ',' || c == ']' || c == '}' || is_space(c); };
     while (end < text_.size() && !ends(text_[end])) ++end;
   }
+  visited += end - at;
   return Json(text_.substr(at, end - at));
 }
 

@@ -22,6 +22,9 @@ struct JsonFault {
 /// escape. Memory: 16 bytes for each key of the objects that are open.
 std::optional<JsonFault> find_json_fault(std::string_view text, int max_depth);
 
+/// How many bytes of text this thread has gone through here and in Json: that the work is linear is shown by counting.
+std::uint64_t json_bytes_visited();
+
 /// A value inside text in which find_json_fault found nothing; only a view, the text must outlive it. Nothing is
 /// unpacked before it is asked for, so a header of 100 MB costs no tree.
 class Json {

@@ -65,12 +65,10 @@ TEST(Context, InterruptEndsACall) {
   context.set_interrupt([](void*) { return true; }, nullptr);
   Call call(context, "op", 0);
   std::atomic<int> done = 0;
-  const auto start = std::chrono::steady_clock::now();
   call.parallel_for(10000, 1e9, [&](std::int64_t, int) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     ++done;
   });
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
   EXPECT_LT(done, 10000);
   EXPECT_EQ(refusal([&] { call.finish(); }).status, Status::interrupted);
 }

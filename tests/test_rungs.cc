@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dsakit/context.hpp"
+#include "dsakit/error.hpp"
+#include "tests/rungs.hpp"
+
+// One test for each rung that the library knows: it runs here, or is skipped by name (scripts/count.py tells).
+namespace dsakit {
+namespace {
+
+class Rungs : public EveryRung {};
+INSTANTIATE_TEST_SUITE_P(Known, Rungs, for_every_rung(), rung_name);
+
+TEST_P(Rungs, CanBeAskedFor) { EXPECT_EQ(Context({.isa = GetParam().name}).isa(), GetParam().name); }
+
+TEST(KnownRungs, HoldEveryOneThatRunsAndRefuseTheOthersByName) {
+  std::size_t run = 0;
+  for (const KnownRung& rung : every_rung()) {
+    run += rung.kernels != nullptr;
+    if (rung.kernels) continue;
+    try {
+      Context context({.isa = rung.name});
+      ADD_FAILURE() << rung.name << " was not refused";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.status, Status::unsupported);
+      EXPECT_NE(std::string(e.what()).find(rung.name), std::string::npos) << e.what();
+    }
+  }
+  EXPECT_EQ(run, supported_kernels().size());
+}
+
+TEST(RandomOfTest, IsTheSameAgain) { EXPECT_EQ(random_of_test().next(), random_of_test().next()); }
+
+}  // namespace
+}  // namespace dsakit
