@@ -31,6 +31,7 @@ EXCEPTIONS = {
     ("tools", "bench.hpp"): "the cases to time, which lie beside the operators",
     ("tools", "ops/ops.inc"): "the list of operators",
     ("tools", "kernels/roof.hpp"): "the limits of this machine, with which `dsakit bench` compares",
+    ("tools", "kernels/unused.hpp"): "what this machine could do besides",
     ("tools", "core/random.hpp"): "data that is the same on every machine, for `dsakit demo`",
     ("tools", "layer/layer.hpp"): "a layer of synthetic weights, for `dsakit demo`",
     ("tools", "io/file.hpp"): "a text, read without hanging on a FIFO",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dsakit/context.hpp"
 #include "dsakit/error.hpp"
+#include "kernels/unused.hpp"
 #include "tests/rungs.hpp"
 
 // One test for each rung that the library knows: it runs here, or is skipped by name (scripts/count.py tells).
@@ -26,6 +27,16 @@ TEST(KnownRungs, HoldEveryOneThatRunsAndRefuseTheOthersByName) {
     }
   }
   EXPECT_EQ(run, supported_kernels().size());
+}
+
+TEST(UnusedInstructions, AreNamed) {
+  EXPECT_EQ(
+      unused_instructions("model name : x amx_int8\nflags\t\t: fpu avx2 amx_bf16 amx_tile avx512_vnni amx_int8\n"),
+      "amx_bf16, amx_int8");
+  EXPECT_EQ(unused_instructions("processor\t: 0\nFeatures\t: fp asimd asimddp sve i8mm\nprocessor\t: 1\n"),
+            "asimddp, sve, i8mm");
+  EXPECT_EQ(unused_instructions("flags\t\t: fpu avx2 avx512_bf16\n"), "");
+  EXPECT_EQ(unused_instructions(""), "");
 }
 
 TEST(RandomOfTest, IsTheSameAgain) { EXPECT_EQ(random_of_test().next(), random_of_test().next()); }

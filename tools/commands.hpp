@@ -34,6 +34,10 @@ int demo(const DemoOptions&);
 
 int info(bool json);
 
+/// One line for each way in which this machine could be faster: a better rung than the one asked for, and instructions
+/// that no rung uses.
+void print_unused();
+
 /// The folder of the small trained model, beside the program or above it.
 std::string small_model();
 

@@ -101,6 +101,7 @@ int demo(const DemoOptions& options) {
   const Model model(folder);
   fmt::print("dsakit demo: DeepSeek Sparse Attention on this machine ({}, {} threads)\n\n", default_context().isa(),
              default_context().threads());
+  print_unused();
   fmt::print("A trained byte-level model (4.5 M parameters, 4 layers, index_topk {}) reads text it has never seen:\n", model.index_topk());
   run({.model = folder, .text = options.text, .context = 1024});
 

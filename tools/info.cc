@@ -9,6 +9,7 @@
 #include "dsakit/context.hpp"
 #include "dsakit/error.hpp"
 #include "dsakit/version.hpp"
+#include "kernels/unused.hpp"
 
 namespace dsakit::tools {
 
@@ -17,11 +18,20 @@ int info(bool json) {
   nlohmann::ordered_json j = {{"version", DSAKIT_VERSION}, {"isa", context.isa()}, {"threads", context.threads()}};
   j["isas"] = supported_isas();
   if (json) {
+    j["unused_instructions"] = unused_instructions();
     fmt::print("{}\n", j.dump(2));
     return 0;
   }
   for (auto& [key, value] : j.items()) fmt::print("{:10} {}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
+  print_unused();
   return 0;
+}
+
+void print_unused() {
+  const std::string_view isa = default_context().isa(), best = supported_isas().back();
+  if (isa != best) fmt::print("DSAKIT_ISA asks for {}; {} would be faster.\n", isa, best);
+  if (const std::string unused = unused_instructions(); !unused.empty())
+    fmt::print("This machine also has {}, for which there are no kernels yet: these are not its best times.\n", unused);
 }
 
 std::string small_model() {

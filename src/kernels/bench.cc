@@ -90,9 +90,10 @@ class Bench {
   }
 
  private:
-  /// `work`: operations of products (two for each multiplication), else elements. A rung without the kernel is left out.
+  /// `work`: operations of products (two for each multiplication), else elements. A rung without the kernel is left
+  /// out.
   template <class F, class Call>
-  void time(const char* kernel, F Kernels::* entry, const std::string& size, double work, Call call) {
+  void time(const char* kernel, F Kernels::*entry, const std::string& size, double work, Call call) {
     for (const Kernels* k : supported_kernels()) {
       const std::string name = std::string(kernel) + " " + k->isa;
       const auto in_name = [&](const std::string& part) { return name.find(part) != std::string::npos; };
@@ -153,13 +154,15 @@ class Bench {
     time("softmax", &Kernels::softmax, size, n, [&](auto f) { *y_.data() = f(soft_.data(), n, 0.5f, &most); });
     time("multiply_add", &Kernels::multiply_add, size, n, [&](auto f) { f(x, x + n, n, y_.data()); });
     time("multiply_round", &Kernels::multiply_round, size, n, [&](auto f) { f(x, x + n, n, high_.data()); });
-    time("multiply_split", &Kernels::multiply_split, size, n, [&](auto f) { f(x, x + n, n, high_.data(), low_.data()); });
+    time("multiply_split", &Kernels::multiply_split, size, n,
+         [&](auto f) { f(x, x + n, n, high_.data(), low_.data()); });
     time("blend", &Kernels::blend, size, n, [&](auto f) { f(x, 0.5f, 0.7f, n, 0.5f, y_.data()); });
     for (const int digits : {1, 3}) {
       const std::string both = size + ", " + std::to_string(digits) + (digits > 1 ? " digits" : " digit");
       time("split_codes", &Kernels::split_codes, both, n,
            [&](auto f) { f(x, n, digits > 1 ? 0x1p20f : 100.0f, digits, codes_bytes_.data(), n); });
-      time("join_codes", &Kernels::join_codes, both, n, [&](auto f) { f(sums_.data(), n, n, digits, 0.1f, y_.data()); });
+      time("join_codes", &Kernels::join_codes, both, n,
+           [&](auto f) { f(sums_.data(), n, n, digits, 0.1f, y_.data()); });
     }
   }
 

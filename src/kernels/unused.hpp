@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <string>
+#include <string_view>
+
+namespace dsakit {
+
+/// The instructions for products among `cpuinfo` (the text of /proc/cpuinfo) that no rung uses yet, as it spells them:
+/// "amx_int8, amx_bf16", or nothing. A rung that comes to use one takes it off the list.
+std::string unused_instructions(std::string_view cpuinfo);
+
+/// The same of this machine.
+std::string unused_instructions();
+
+}  // namespace dsakit
