@@ -4,9 +4,12 @@ behind a context, and prefill of that context. Needs dsakit, torch and transform
 
     .venv/bin/python scripts/compare_transformers.py [CONTEXT]
 """
+import json
 import pathlib
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 
 import torch
@@ -16,7 +19,6 @@ import dsakit
 
 CONTEXT = int(sys.argv[1]) if len(sys.argv) > 1 else 2048
 STEPS, ROUNDS = 32, 3
-OUR_STEPS = 512  # ours is a difference of two runs: enough steps to stand out from the noise of a prefill
 FOLDER = pathlib.Path(dsakit.__file__).parent / "models" / "tiny-dsa"
 TOKENS = list((FOLDER / "heldout.txt").read_bytes()[:CONTEXT])
 
@@ -28,11 +30,15 @@ def seconds(f):
 
 
 def ours(mode):
-    model = dsakit.Model(str(FOLDER))
-    model.generate(TOKENS[:64], 2, mode=mode)
-    prefill = statistics.median(seconds(lambda: model.generate(TOKENS, 1, mode=mode)) for _ in range(ROUNDS))
-    both = statistics.median(seconds(lambda: model.generate(TOKENS, 1 + OUR_STEPS, mode=mode)) for _ in range(ROUNDS))
-    return CONTEXT / prefill, OUR_STEPS / (both - prefill)
+    """The command times the prompt and the steps behind it where they happen."""
+    command = pathlib.Path(dsakit.__file__).parent / "bin" / "dsakit"
+    with tempfile.NamedTemporaryFile() as text:
+        text.write(bytes(TOKENS))
+        text.flush()
+        call = [command, "run", FOLDER, "--text", text.name, "--mode", mode, "--generate", str(1 + STEPS), "--json"]
+        runs = [json.loads(subprocess.check_output(call))["modes"][mode] for _ in range(ROUNDS)]
+    prefill, decode = (statistics.median(run[key] for run in runs) for key in ("prefill_seconds", "decode_seconds"))
+    return CONTEXT / prefill, STEPS / decode
 
 
 @torch.no_grad()

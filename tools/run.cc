@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <iostream>
 #include <iterator>
@@ -64,17 +65,24 @@ int continue_text(const Model& model, const RunOptions& options, const std::vect
   if (model.vocab_size() != 256)
     throw Error(Status::unsupported, "run", "MODEL", "", "has " + std::to_string(model.vocab_size()) + " tokens",
                 "a model whose tokens are bytes", "there is no tokenizer here");
+  using clock = std::chrono::steady_clock;
   std::vector<std::int32_t> prompt(text.begin(), text.end());
   nlohmann::ordered_json report;
   for (const std::string& mode : modes) {
     if (!options.json && modes.size() > 1) fmt::print("--- {}\n", mode);
     std::string out;
+    std::vector<clock::time_point> at = {clock::now()};
     model.generate(prompt, options.generate, mode, options.temperature, options.seed, default_context(), [&](std::int32_t t) {
+      at.push_back(clock::now());
       out += char(t);
       if (!options.json) std::putchar(t), std::fflush(stdout);
     });
     if (!options.json) std::putchar('\n');
-    report["modes"][mode]["text"] = out;
+    // The first token is the prompt's, each later one that of a decode step.
+    report["modes"][mode] = {{"text", out},
+                             {"prefill_seconds", std::chrono::duration<double>(at[1] - at[0]).count()},
+                             {"decode_steps", at.size() - 2},
+                             {"decode_seconds", std::chrono::duration<double>(at.back() - at[1]).count()}};
   }
   if (options.json) fmt::print("{}\n", report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   return 0;
