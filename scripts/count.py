@@ -25,7 +25,7 @@ print(*broken, sep="\n", end="\n" if broken else "")
 if broken and not failed:
     failed = len(broken)
 
-# Tests of one rung end in its name; which rungs there are says tests/test_rungs.cc.
+# Tests of one rung end in its name; which rungs there are says src/kernels/test_rungs.cc.
 tests = re.findall(r"^ *\d+/\d+ Test +#\d+: (\S+).*?(Passed|Skipped|Failed|Timeout|Not Run)", text, re.M)
 rungs = dict.fromkeys(name.rsplit("/")[-1] for name, _ in tests if name.startswith("Known/Rungs."))
 ran = {rung: sum(name.endswith("/" + rung) and how == "Passed" for name, how in tests) for rung in rungs}

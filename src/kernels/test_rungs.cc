@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dsakit/context.hpp"
 #include "dsakit/error.hpp"
+#include "kernels/test_rungs.hpp"
 #include "kernels/unused.hpp"
-#include "tests/rungs.hpp"
 
 // One test for each rung that the library knows: it runs here, or is skipped by name (scripts/count.py tells).
 namespace dsakit {
