@@ -36,6 +36,7 @@ EXCEPTIONS = {
     ("tools", "layer/layer.hpp"): "a layer of synthetic weights, for `dsakit demo`",
     ("tools", "io/file.hpp"): "a text, read without hanging on a FIFO",
     ("tools", "io/describe.hpp"): "`dsakit inspect`",
+    ("tools", "ops/describe_text.hpp"): "`dsakit describe`",
     ("python", "ops/ops.inc"): "the list of operators",
     ("python", "ops/describe.hpp"): "the description of each, of which its functions are made",
     ("python", "core/check.hpp"): "refusals of arrays, in the words of the operators' own",

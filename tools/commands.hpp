@@ -38,6 +38,13 @@ int info(bool json);
 /// that no rung uses.
 void print_unused();
 
+struct DescribeOptions {
+  std::vector<std::string> operators{};  // empty: all, a line each
+  bool markdown = false, json = false;
+  std::string pages{};  // a folder of pages whose tables are made anew
+};
+int describe(const DescribeOptions&);
+
 /// The folder of the small trained model, beside the program or above it.
 std::string small_model();
 

@@ -97,6 +97,13 @@ int main(int argc, char** argv) {
   auto* info_command = app.add_subcommand("info", "Version, instruction sets, threads");
   info_command->add_flag("--json", info_json, "Machine-readable");
 
+  DescribeOptions describe_options;
+  auto* describe_command = app.add_subcommand("describe", "What an operator computes and what its parameters are");
+  describe_command->add_option("OPERATOR", describe_options.operators, "Only these, in full (default: a line for each)");
+  describe_command->add_flag("--markdown", describe_options.markdown, "As the table of its page");
+  describe_command->add_flag("--json", describe_options.json, "Machine-readable");
+  describe_command->add_option("--pages", describe_options.pages, "Make the tables in the pages of this folder anew");
+
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
@@ -108,6 +115,7 @@ int main(int argc, char** argv) {
     if (*demo_command) return demo(demo_options);
     if (*bench_command) return bench(bench_options);
     if (*info_command) return info(info_json);
+    if (*describe_command) return describe(describe_options);
     std::fputs(dsakit::io::describe(inspected).c_str(), stdout);
     return 0;
   } catch (const dsakit::Error& e) {

@@ -58,7 +58,7 @@ constexpr void for_each_field(A& a, O& o, V&& v) {
     a.weights);
   v({"query_dequant_scale", Role::in, Kind::scale, "float16, float32", "like weights", "what a code of query is worth"},
     a.query_dequant_scale);
-  v({"key_dequant_scale", Role::in, Kind::scale, "float16, float32", "key without its last axis",
+  v({"key_dequant_scale", Role::in, Kind::cache, "float16, float32", "key without its last axis",
      "what a code of key is worth"},
     a.key_dequant_scale);
   v({"query_quant_mode", Role::attribute, Kind::mode, "int", "0", "0: a scale per token and head"}, a.query_quant_mode);

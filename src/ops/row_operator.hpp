@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <string>
 
 #include "core/check.hpp"
 #include "kernels/kernels.hpp"
+#include "ops/door.hpp"
 
 // What the operators on single rows share: quantisation, rotation, packed cache rows.
 namespace dsakit {
@@ -67,13 +67,6 @@ inline void pack_int4(const std::int8_t* codes, std::int64_t n, std::int32_t* ou
     for (int j = 0; j < 8; ++j) word |= (std::uint32_t(std::clamp<int>(codes[i + j], -8, 7)) & 15u) << (4 * j);
     out[i / 8] = std::int32_t(word);
   }
-}
-
-/// Value checking: every element a finite number.
-inline void check_finite(const Check& check, const Tensor& t, const char* name) {
-  for (std::int64_t i = 0, n = t.elements(); i < n; ++i)
-    if (const float x = float_at(t, offset_of(t, i)); !std::isfinite(x))
-      check.fail(Status::invalid_value, name, subscript(t, i), "is " + std::to_string(x), "a finite number");
 }
 
 }  // namespace dsakit

@@ -9,6 +9,7 @@
 #include "dsakit/dsakit.hpp"
 #include "kernels/kernels.hpp"
 #include "ops/indexer/fence.hpp"
+#include "ops/print.hpp"
 
 // The operators on single rows touch nothing beside their tensors, whatever the width.
 namespace dsakit {
@@ -30,6 +31,7 @@ template <class Outs, class Args>
 void expect_fenced(Args a, void (*run)(const Args&, const Outs&, Context&), void (*twin)(const Args&, const Outs&)) {
   Outs o{};
   infer(a, o);
+  SCOPED_TRACE(to_text("operator", a, o));
   std::vector<std::unique_ptr<std::byte[]>> memory;
   each_out(a, o, [&](Tensor& t) {
     memory.push_back(std::make_unique<std::byte[]>(bytes_of(t) + 1));

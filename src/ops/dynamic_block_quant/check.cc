@@ -28,12 +28,13 @@ void check_modes(const Check& check, const DynamicBlockQuantArgs& a) {
 }
 
 void check_inputs(const Check& check, const DynamicBlockQuantArgs& a) {
-  check.required(a.x, "x");
+  const Tensors inputs = Tensors::inputs<DynamicBlockQuantOuts>(a);
+  check_given(check, inputs);
   check_modes(check, a);
-  check.sizes(a.x, "x");
+  check_countable(check, inputs);
   if (a.x.rank != 2 && a.x.rank != 3) check.fail(Status::invalid_shape, "x", "", shape_text(a.x), "rank 2 or 3");
   check.dtype(a.x, "x", {DType::bf16, DType::f16});
-  check.readable(a.x, "x");
+  check_memory(check, inputs);
 }
 
 DynamicBlockQuantOuts wanted(const DynamicBlockQuantArgs& a) {
@@ -52,9 +53,7 @@ Problem check(const DynamicBlockQuantArgs& a, const DynamicBlockQuantOuts& o) {
   const DynamicBlockQuantOuts expected = wanted(a);
   check_out(check, o.y, "y", expected.y, "shape of x");
   check_out(check, o.scale, "scale", expected.scale, "one for each block of x");
-  check.no_overlap(o.y, "y", o.scale, "scale");
-  check.no_overlap(o.y, "y", a.x, "x");
-  check.no_overlap(o.scale, "scale", a.x, "x");
+  check_separate(check, Tensors(a, o));
   Problem p{.x = Rows(a.x, 1),
             .y = Rows(o.y, 1),
             .scale = Rows(o.scale, 1),
@@ -79,7 +78,8 @@ void infer(const DynamicBlockQuantArgs& a, DynamicBlockQuantOuts& o) {
 void dynamic_block_quant(const DynamicBlockQuantArgs& a, const DynamicBlockQuantOuts& o, Context& context) {
   using namespace dynamic_block_quant_op;
   const Problem problem = check(a, o);
-  if (context.check_values()) check_finite(Check("dynamic_block_quant", a.level), a.x, "x");
+  if (context.check_values())
+    check_finite(Check("dynamic_block_quant", a.level), Tensors::inputs<DynamicBlockQuantOuts>(a));
   Call call(context, "dynamic_block_quant", [&](int threads) { return workspace(problem, threads); });
   run(problem, call);
   call.finish();

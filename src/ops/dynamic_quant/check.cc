@@ -40,9 +40,10 @@ void check_groups(const Check& check, const Tensor& ends, std::int64_t rows) {
 }
 
 Sizes check_inputs(const Check& check, const DynamicQuantArgs& a) {
-  check.required(a.input, "input");
+  const Tensors inputs = Tensors::inputs<DynamicQuantOuts>(a);
+  check_given(check, inputs);
   check_mode(check, a);
-  check.sizes(a.input, "input");
+  check_countable(check, inputs);
   if (a.input.rank < 2) check.fail(Status::invalid_shape, "input", "", shape_text(a.input), "rank 2 or more");
   Sizes s;
   s.width = a.input.shape[a.input.rank - 1], s.int4 = a.dst_type == "quint4x2";
@@ -54,11 +55,9 @@ Sizes check_inputs(const Check& check, const DynamicQuantArgs& a) {
   if (a.group_index) {
     if (!a.smooth_scales)
       check.fail(Status::invalid_argument, "group_index", "", "is given without smooth_scales", "both or neither");
-    check.sizes(a.group_index, "group_index");
     check.rank(a.group_index, "group_index", 1, "one end row per group");
   }
   if (a.smooth_scales) {
-    check.sizes(a.smooth_scales, "smooth_scales");
     if (a.group_index)
       check.shape(a.smooth_scales, "smooth_scales", {a.group_index.shape[0], s.width},
                   "G of group_index, last axis of input");
@@ -68,10 +67,8 @@ Sizes check_inputs(const Check& check, const DynamicQuantArgs& a) {
   check.chip(a.input.dtype != DType::f32, "input", "is float32", "bfloat16 or float16");
   if (a.smooth_scales) check.dtype(a.smooth_scales, "smooth_scales", {a.input.dtype}, "input");
   if (a.group_index) check.dtype(a.group_index, "group_index", {DType::i32});
-  check.readable(a.input, "input");
-  if (a.smooth_scales) check.readable(a.smooth_scales, "smooth_scales");
+  check_memory(check, inputs);
   if (a.group_index) {
-    check.readable(a.group_index, "group_index");
     if (a.group_index.shape[0] == 0 && s.rows > 0)
       check.fail(Status::invalid_shape, "group_index", "", "has shape [0]", "at least one group");
     check_groups(check, a.group_index, s.rows);
@@ -96,12 +93,7 @@ Problem check(const DynamicQuantArgs& a, const DynamicQuantOuts& o) {
   const DynamicQuantOuts expected = wanted(a, s);
   check_out(check, o.y, "y", expected.y, "shape of input");
   check_out(check, o.scale, "scale", expected.scale, "shape of input");
-  check.no_overlap(o.y, "y", o.scale, "scale");
-  for (const auto& [out, name] : {std::pair(&o.y, "y"), std::pair(&o.scale, "scale")}) {
-    check.no_overlap(*out, name, a.input, "input");
-    check.no_overlap(*out, name, a.smooth_scales, "smooth_scales");
-    check.no_overlap(*out, name, a.group_index, "group_index");
-  }
+  check_separate(check, Tensors(a, o));
   Problem p{.input = Rows(a.input, 1),
             .y = Rows(o.y, 1),
             .scale = Rows(o.scale, 0),
@@ -118,9 +110,7 @@ Problem check(const DynamicQuantArgs& a, const DynamicQuantOuts& o) {
 
 /// Value checking.
 void check_values(const DynamicQuantArgs& a) {
-  const Check check("dynamic_quant", a.level);
-  check_finite(check, a.input, "input");
-  check_finite(check, a.smooth_scales, "smooth_scales");
+  check_finite(Check("dynamic_quant", a.level), Tensors::inputs<DynamicQuantOuts>(a));
 }
 
 }  // namespace dynamic_quant_op

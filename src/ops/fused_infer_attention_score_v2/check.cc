@@ -57,25 +57,9 @@ void Door::rest() const {
     c.fail(Status::invalid_argument, "inner_precise", "", "is " + to_string(a.inner_precise), "0..3");
   limit(a.inner_precise < 2 || s.folded || s.s1 != 1, Status::invalid_argument, "inner_precise", is(a.inner_precise),
         "0 or 1 with one row of queries");
-  if (a.dequant_scale_key_rope)
-    c.fail(Status::unsupported, "dequant_scale_key_rope", "", "is given", "absent", "reserved");
-  // S-65: what the lists and the page table have not been asked yet
-  const auto inputs = {std::pair{&a.query, "query"},
-                       {&a.key, "key"},
-                       {&a.value, "value"},
-                       {&a.query_rope, "query_rope"},
-                       {&a.key_rope, "key_rope"},
-                       {&a.pse_shift, "pse_shift"},
-                       {&a.atten_mask, "atten_mask"},
-                       {&a.dequant_scale_query, "dequant_scale_query"},
-                       {&a.dequant_scale_key, "dequant_scale_key"},
-                       {&a.dequant_offset_key, "dequant_offset_key"},
-                       {&a.dequant_scale_value, "dequant_scale_value"},
-                       {&a.dequant_offset_value, "dequant_offset_value"},
-                       {&a.quant_scale_out, "quant_scale_out"},
-                       {&a.quant_offset_out, "quant_offset_out"}};
-  for (const auto& [t, name] : inputs)
-    if (*t) c.readable(*t, name);
+  const Tensors inputs = Tensors::inputs<Outs>(a);
+  check_reserved(c, inputs);
+  check_memory(c, inputs);  // S-65
   // S-67, S-69
   if (s.width == 0 && s.out_width != 0)
     wrong_shape(a.query, "query", "heads with columns", "attention_out has width " + to_string(s.out_width));
@@ -95,28 +79,9 @@ void Door::results(const Outs& o) const {
     same_shape(*this, lse, "softmax_lse", shape_of_lse(*this));
     c.writable(lse, "softmax_lse");
   }
-  const auto inputs = {std::pair{&a.query, "query"},
-                       {&a.key, "key"},
-                       {&a.value, "value"},
-                       {&a.query_rope, "query_rope"},
-                       {&a.key_rope, "key_rope"},
-                       {&a.pse_shift, "pse_shift"},
-                       {&a.atten_mask, "atten_mask"},
-                       {&a.actual_seq_qlen, "actual_seq_qlen"},
-                       {&a.actual_seq_kvlen, "actual_seq_kvlen"},
-                       {&a.block_table, "block_table"},
-                       {&a.dequant_scale_query, "dequant_scale_query"},
-                       {&a.dequant_scale_key, "dequant_scale_key"},
-                       {&a.dequant_offset_key, "dequant_offset_key"},
-                       {&a.dequant_scale_value, "dequant_scale_value"},
-                       {&a.dequant_offset_value, "dequant_offset_value"},
-                       {&a.quant_scale_out, "quant_scale_out"},
-                       {&a.quant_offset_out, "quant_offset_out"}};
-  for (const auto& [t, name] : inputs) {
-    c.no_overlap(out, "attention_out", *t, name);
-    if (a.return_softmax_lse) c.no_overlap(lse, "softmax_lse", *t, name);
-  }
-  if (a.return_softmax_lse) c.no_overlap(lse, "softmax_lse", out, "attention_out");
+  Tensors all(a, o);
+  if (!a.return_softmax_lse) all.forget("softmax_lse");
+  check_separate(c, all, Named::later);
 }
 
 Problem check(const Args& a, const Outs& o) {

@@ -51,35 +51,9 @@ void nz_columns(const Door& d, const Tensor& t, const char* name) {
 
 void Door::shapes() {
   // S-1, and shapes at all
-  const struct {
-    const Tensor& t;
-    const char* name;
-    bool required = false;
-  } tensors[] = {{a.query, "query", true},
-                 {a.key, "key", true},
-                 {a.value, "value", true},
-                 {a.query_rope, "query_rope"},
-                 {a.key_rope, "key_rope"},
-                 {a.pse_shift, "pse_shift"},
-                 {a.atten_mask, "atten_mask"},
-                 {a.actual_seq_qlen, "actual_seq_qlen"},
-                 {a.actual_seq_kvlen, "actual_seq_kvlen"},
-                 {a.block_table, "block_table"},
-                 {a.dequant_scale_query, "dequant_scale_query"},
-                 {a.dequant_scale_key, "dequant_scale_key"},
-                 {a.dequant_offset_key, "dequant_offset_key"},
-                 {a.dequant_scale_value, "dequant_scale_value"},
-                 {a.dequant_offset_value, "dequant_offset_value"},
-                 {a.quant_scale_out, "quant_scale_out"},
-                 {a.quant_offset_out, "quant_offset_out"}};
-  for (const auto& x : tensors)
-    if (x.required) c.required(x.t, x.name);
-  for (const auto& x : tensors) {
-    if (!x.t) continue;
-    c.sizes(x.t, x.name);
-    if (x.t.format != Format::ND)
-      c.fail(Status::invalid_argument, x.name, "", "is in a weight's format", "a plain strided tensor");
-  }
+  const Tensors inputs = Tensors::inputs<Outs>(a);
+  check_given(c, inputs);
+  check_countable(c, inputs);
 
   // S-2
   for (const Layout& layout : kLayouts)

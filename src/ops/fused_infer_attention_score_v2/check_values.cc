@@ -2,12 +2,12 @@
 #include <array>
 #include <cmath>
 #include <string>
-#include <string_view>
 #include <tuple>
 #include <utility>
 
 #include "core/check.hpp"
 #include "core/view.hpp"
+#include "ops/door.hpp"
 #include "ops/fused_infer_attention_score_v2/problem.hpp"
 
 namespace dsakit::fused_infer_attention_score_v2_op {
@@ -21,11 +21,13 @@ struct Values {
   const FusedInferAttentionScoreV2Args& a;
   const dense::Problem& p;
   const Problem& problem;
+  const Tensors tensors = Tensors::inputs<FusedInferAttentionScoreV2Outs>(a);
 
   void finite(const Tensor& t, const char* name, std::int64_t offset) const {
     const float x = float_at(t, offset);
-    const bool scale = std::string_view(name).find("scale") != std::string_view::npos;
-    if (std::isfinite(x) && !(scale && x < 0)) return;
+    if (std::isfinite(x) && x >= 0) return;
+    const bool scale = tensors.kind_of(t) == Kind::scale;
+    if (std::isfinite(x) && !scale) return;
     std::int64_t i = 0;
     while (offset_of(t, i) != offset) ++i;
     c.fail(Status::invalid_value, name, subscript(t, i), "is " + std::to_string(x),

@@ -4,6 +4,7 @@
 
 #include "core/check.hpp"
 #include "dsakit/fused_infer_attention_score_v2.hpp"
+#include "ops/door.hpp"
 #include "ops/fused_infer_attention_score_v2/sizes.hpp"
 
 namespace dsakit::fused_infer_attention_score_v2_op {

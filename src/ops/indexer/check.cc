@@ -22,6 +22,8 @@ Grid grid(const Rows& rows) {
 
 /// One call at the door; its questions carry the numbers of the documented table.
 struct Door : BatchDoor {
+  const Tensors& inputs;
+  Tensors all;
   const Arguments& a;
   const bool fill_indices = a.infer && !a.indices, fill_values = a.infer && a.values && !*a.values;
   Problem p{};
@@ -29,13 +31,7 @@ struct Door : BatchDoor {
   bool has_values() const { return a.values && a.return_value; }
 
   void presence_and_layouts() {  // 1, 2
-    c.required(a.query, "query");
-    c.required(a.key, "key");
-    c.required(a.weights, "weights");
-    if (a.quantised) {
-      c.required(a.query_scale, "query_dequant_scale");
-      c.required(a.key_scale, "key_dequant_scale");
-    }
+    check_given(c, inputs);
     if (!a.infer) {
       c.required(a.indices, "sparse_indices");
       if (has_values()) c.required(*a.values, "sparse_values");
@@ -50,19 +46,7 @@ struct Door : BatchDoor {
   }
 
   void all_shapes() {  // 3
-    const Tensor* inputs[] = {&a.query,     &a.key,           &a.weights,     &a.query_scale,
-                              &a.key_scale, &a.lengths_query, &a.lengths_key, &a.block_table};
-    const char* names[] = {"query",
-                           "key",
-                           "weights",
-                           "query_dequant_scale",
-                           "key_dequant_scale",
-                           "actual_seq_lengths_query",
-                           "actual_seq_lengths_key",
-                           "block_table"};
-    for (int i = 0; i < 8; ++i)
-      if (*inputs[i]) plain(c, *inputs[i], names[i]);
-
+    check_countable(c, inputs);
     query_shape(a.query);
     key_shape(a.key, dims,
               paged         ? "block_num, block_size, one key head, D of query"
@@ -218,30 +202,10 @@ struct Door : BatchDoor {
   }
 
   void memory() {  // 16
-    c.readable(a.query, "query");
-    c.readable(a.key, "key", paged);
-    c.readable(a.weights, "weights");
-    if (a.quantised) {
-      c.readable(a.query_scale, "query_dequant_scale");
-      c.readable(a.key_scale, "key_dequant_scale", paged);
-    }
-    if (!fill_indices) separate(a.indices, "sparse_indices");
-    if (has_values() && !fill_values) {
-      separate(*a.values, "sparse_values");
-      if (!fill_indices) c.no_overlap(a.indices, "sparse_indices", *a.values, "sparse_values");
-    }
-  }
-
-  void separate(const Tensor& out, const char* name) const {
-    c.writable(out, name);
-    c.no_overlap(out, name, a.query, "query");
-    c.no_overlap(out, name, a.key, "key");
-    c.no_overlap(out, name, a.weights, "weights");
-    c.no_overlap(out, name, a.query_scale, "query_dequant_scale");
-    c.no_overlap(out, name, a.key_scale, "key_dequant_scale");
-    c.no_overlap(out, name, a.lengths_query, "actual_seq_lengths_query");
-    c.no_overlap(out, name, a.lengths_key, "actual_seq_lengths_key");
-    c.no_overlap(out, name, a.block_table, "block_table");
+    if (fill_indices) all.forget("sparse_indices");
+    if (fill_values || !has_values()) all.forget("sparse_values");
+    check_memory(c, all, paged ? Caches::free_first_axis : Caches::contiguous);
+    check_separate(c, all);
   }
 
   void resolve() {
@@ -260,7 +224,7 @@ struct Door : BatchDoor {
 
 }  // namespace
 
-Problem check(const Check& c, const Arguments& a) {
+Problem check(const Check& c, const Tensors& inputs, const Tensors& all, const Arguments& a) {
   Door door{{.c = c,
              .layout_query = a.layout_query,
              .layout_key = a.layout_key,
@@ -269,6 +233,8 @@ Problem check(const Check& c, const Arguments& a) {
              .block_table = a.block_table,
              .layout_key_name = "layout_key",
              .lengths_key_name = "actual_seq_lengths_key"},
+            inputs,
+            all,
             a};
   door.presence_and_layouts();
   door.all_shapes();

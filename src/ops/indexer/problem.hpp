@@ -7,6 +7,7 @@
 #include "core/check.hpp"
 #include "core/paged.hpp"
 #include "core/view.hpp"
+#include "ops/door.hpp"
 #include "ops/sequences.hpp"
 
 // What lightning_indexer and quant_lightning_indexer share: their arguments behind the door.
@@ -64,8 +65,8 @@ struct Arguments {
 };
 
 /// Asks everything of section "Errors" of docs/operators/lightning_indexer.md, in its order. Allocates nothing while
-/// nothing is wrong.
-Problem check(const Check&, const Arguments&);
+/// nothing is wrong. `inputs` and `all` are the tensors of the call without and with its results.
+Problem check(const Check&, const Tensors& inputs, const Tensors& all, const Arguments&);
 
 /// The last of these questions: the numbers themselves, of the rows that a call uses.
 void check_numbers(const Check&, const Arguments&, const Problem&);

@@ -9,29 +9,30 @@
 namespace dsakit {
 namespace {
 
-constexpr rotation::Names kNames{.cos = "cos", .sin = "sin"};
-
 void check_inputs(const Check& check, const InterleaveRopeArgs& a) {
-  const std::pair<const Tensor*, const char*> all[] = {{&a.x, "x"}, {&a.cos, "cos"}, {&a.sin, "sin"}};
-  for (const auto& [t, name] : all) check.required(*t, name);
-  for (const auto& [t, name] : all) check.sizes(*t, name);
+  const Tensors inputs = Tensors::inputs<InterleaveRopeOuts>(a);
+  check_given(check, inputs);
+  check_countable(check, inputs);
   check.rank(a.x, "x", 4, "B, N, S, Dr");
   const std::int64_t width = a.x.shape[3];
   if (width % 2 != 0) check.fail(Status::invalid_shape, "x", "", shape_text(a.x), "an even last axis");
   if (width != 64) check.chip(false, "x", shape_text(a.x), "a last axis of 64");
-  for (const auto& [t, name] : {all[1], all[2]}) {
+  for (const auto& [t, name] : {std::pair(&a.cos, "cos"), std::pair(&a.sin, "sin")}) {
     const std::int64_t tokens = t->rank == 4 && t->shape[2] == 1 ? 1 : a.x.shape[2];
     check.shape(*t, name, {a.x.shape[0], 1, tokens, width}, "B, 1, S or 1, Dr of x");
   }
   check.dtype(a.x, "x", {DType::bf16, DType::f16});
-  for (const auto& [t, name] : {all[1], all[2]}) check.dtype(*t, name, {a.x.dtype}, "dtype of x");
-  for (const auto& [t, name] : all) check.readable(*t, name);
+  for (const auto& [t, name] : {std::pair(&a.cos, "cos"), std::pair(&a.sin, "sin")})
+    check.dtype(*t, name, {a.x.dtype}, "dtype of x");
+  check_memory(check, inputs);
 }
 
 rotation::Problem check(const InterleaveRopeArgs& a, const InterleaveRopeOuts& o) {
   const Check check("interleave_rope", a.level);
   check_inputs(check, a);
-  return rotation::resolve(check, rotation::Kind::to_half, a.x, a.cos, a.sin, o.y, kNames);
+  const rotation::Problem problem = rotation::resolve(check, rotation::Kind::to_half, a.x, a.cos, a.sin, o.y);
+  check_separate(check, Tensors(a, o));
+  return problem;
 }
 
 }  // namespace
@@ -43,9 +44,7 @@ void infer(const InterleaveRopeArgs& a, InterleaveRopeOuts& o) {
 
 void interleave_rope(const InterleaveRopeArgs& a, const InterleaveRopeOuts& o, Context& context) {
   const rotation::Problem problem = check(a, o);
-  if (context.check_values())
-    for (const auto& [t, name] : {std::pair(&a.x, "x"), std::pair(&a.cos, "cos"), std::pair(&a.sin, "sin")})
-      check_finite(Check("interleave_rope", a.level), *t, name);
+  if (context.check_values()) check_finite(Check("interleave_rope", a.level), Tensors::inputs<InterleaveRopeOuts>(a));
   Call call(context, "interleave_rope", [&](int threads) { return rotation::workspace(problem, threads); });
   rotation::run(problem, call);
   call.finish();

@@ -11,7 +11,6 @@ namespace {
 
 /// What a tensor has behind its leading axes; those are the rows, folded or not.
 std::int64_t width_of(const Check& check, const Tensor& t, const char* name) {
-  check.sizes(t, name);
   if (t.rank < 1) check.fail(Status::invalid_shape, name, "", shape_text(t), "rank 1 or more");
   return t.shape[t.rank - 1];
 }
@@ -46,9 +45,9 @@ Rows check_part(const Check& check, const Tensor& t, const char* name, std::int6
 }
 
 Problem check_inputs(const Check& check, const PackKvRowsArgs& a) {
-  check.required(a.codes, "codes");
-  check.required(a.rope, "rope");
-  check.required(a.scales, "scales");
+  const Tensors inputs = Tensors::inputs<PackKvRowsOuts>(a);
+  check_given(check, inputs);
+  check_countable(check, inputs);
   Problem p;
   p.latent = width_of(check, a.codes, "codes"), p.count = rows_of(a.codes);
   p.rope_width = width_of(check, a.rope, "rope");
@@ -63,17 +62,17 @@ Problem check_inputs(const Check& check, const PackKvRowsArgs& a) {
   check.dtype(a.codes, "codes", {DType::i8});
   check.dtype(a.rope, "rope", {DType::bf16, DType::f16});
   check.dtype(a.scales, "scales", {DType::f32});
-  check.readable(a.codes, "codes");
-  check.readable(a.rope, "rope");
-  check.readable(a.scales, "scales");
+  check_memory(check, inputs);
   return p;
 }
 
 Problem check_inputs(const Check& check, const UnpackKvRowsArgs& a) {
-  check.required(a.rows, "rows");
+  const Tensors inputs = Tensors::inputs<UnpackKvRowsOuts>(a);
+  check_given(check, inputs);
   check.at_least(a.rope_head_dim, "rope_head_dim", 0);
   check.at_least(a.tile_size, "tile_size", 1);
   check.one_of(a.rope_dtype, "rope_dtype", {"bfloat16", "float16"});
+  check_countable(check, inputs);
   const std::int64_t width = width_of(check, a.rows, "rows");
   const std::int64_t body = a.rope_head_dim <= width / 2 ? width - 2 * a.rope_head_dim : 0;
   const std::int64_t tile = a.tile_size <= width ? a.tile_size + 4 : width + 1;  // with its scale
@@ -83,7 +82,7 @@ Problem check_inputs(const Check& check, const UnpackKvRowsArgs& a) {
                    std::to_string(a.tile_size) + " * 4",
                "codes, rope and scales: 656 for Hckv 512");
   check.dtype(a.rows, "rows", {DType::i8});
-  check.readable(a.rows, "rows");
+  check_memory(check, inputs);
   Problem p;
   p.count = rows_of(a.rows), p.rope_width = a.rope_head_dim, p.tiles = body / tile, p.latent = p.tiles * a.tile_size;
   p.rows = Rows(a.rows, 1);
@@ -98,9 +97,7 @@ Problem check(const PackKvRowsArgs& a, const PackKvRowsOuts& o) {
   const Check check("pack_kv_rows", a.level);
   Problem p = check_inputs(check, a);
   p.rows = check_part(check, o.rows, "rows", p.count, p.width(), DType::i8, "rows of codes; codes, rope, scales");
-  check.no_overlap(o.rows, "rows", a.codes, "codes");
-  check.no_overlap(o.rows, "rows", a.rope, "rope");
-  check.no_overlap(o.rows, "rows", a.scales, "scales");
+  check_separate(check, Tensors(a, o));
   return p;
 }
 
@@ -110,12 +107,7 @@ Problem check(const UnpackKvRowsArgs& a, const UnpackKvRowsOuts& o) {
   p.codes = check_part(check, o.codes, "codes", p.count, p.latent, DType::i8, "rows, Hckv");
   p.rope = check_part(check, o.rope, "rope", p.count, p.rope_width, rope_dtype(a), "rows, rope_head_dim");
   p.scales = check_part(check, o.scales, "scales", p.count, p.tiles, DType::f32, "rows, Hckv / tile_size");
-  check.no_overlap(o.codes, "codes", o.rope, "rope");
-  check.no_overlap(o.codes, "codes", o.scales, "scales");
-  check.no_overlap(o.rope, "rope", o.scales, "scales");
-  check.no_overlap(o.codes, "codes", a.rows, "rows");
-  check.no_overlap(o.rope, "rope", a.rows, "rows");
-  check.no_overlap(o.scales, "scales", a.rows, "rows");
+  check_separate(check, Tensors(a, o));
   return p;
 }
 

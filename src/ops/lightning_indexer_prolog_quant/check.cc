@@ -170,7 +170,9 @@ Problem resolve(const Check& check, const Args& a, const Outs& o, const Sizes& s
 namespace {
 
 Sizes check_inputs(const Check& check, const Args& a, const Outs& o) {
-  prolog::check_presence(check, prolog::Parameters(a, o));
+  const Tensors tensors(a, o);
+  check_given(check, tensors);
+  check_countable(check, tensors);
   check_hadamard_presence(check, a);
   check.one_of(a.layout_query, "layout_query", {"TND"});
   check.one_of(a.layout_key, "layout_key", {"PA_BSND"});
@@ -185,14 +187,16 @@ Problem check(const Args& a, const Outs& o) {
   const Check check("lightning_indexer_prolog_quant", a.level);
   const Sizes s = check_inputs(check, a, o);
   check_outs(check, o, s, Names{});
-  prolog::check_memory(check, prolog::Parameters(a, o));
+  const Tensors tensors(a, o);
+  check_memory(check, tensors, Caches::free_first_axis);
+  check_separate(check, tensors, Named::later);
   check_attributes(check, a, s, Names{});
   return resolve(check, a, o, s);
 }
 
 void check_values(const Args& a, const Problem& problem) {
   const Check check("lightning_indexer_prolog_quant", a.level);
-  prolog::check_finite(check, prolog::Parameters(a, Outs{}));
+  check_finite(check, Tensors::inputs<Outs>(a));
   check_weight_values(check, problem);
 }
 
@@ -215,9 +219,8 @@ void lightning_indexer_prolog_quant(const LightningIndexerPrologQuantArgs& a, co
   using namespace lightning_indexer_prolog_quant_op;
   const Problem problem = check(a, o);
   auto run_once = [&](const Problem& p) {
-    Call call(context, "lightning_indexer_prolog_quant", [&](int threads) {
-      return workspace(p, *context.state().kernels, context.same_products(), threads);
-    });
+    Call call(context, "lightning_indexer_prolog_quant",
+              [&](int threads) { return workspace(p, *context.state().kernels, context.same_products(), threads); });
     run(p, call);
     call.finish();
   };

@@ -27,7 +27,9 @@ Sizes check_inputs(const Check& check, const MlaIndexerPrologQuantArgs& a, const
   const MlaPrologQuantArgs mla_form = mla_args(a, o);
   const LightningIndexerPrologQuantArgs indexer_form = indexer_args(a);
   const LightningIndexerPrologQuantOuts caches = indexer_outs(o);
-  prolog::check_presence(check, prolog::Parameters(a, o));
+  const Tensors tensors(a, o);
+  check_given(check, tensors);
+  check_countable(check, tensors);
   if (a.dequant_scale.elements() == 0)
     check.fail(Status::invalid_argument, "dequant_scale", "", "has no elements", "a scale per column of w_uq_qr",
                "only mla_prolog_quant has a mode without quantisation");
@@ -60,7 +62,9 @@ Problem check(const MlaIndexerPrologQuantArgs& a, const MlaIndexerPrologQuantOut
   check.dtype(o.query_rope, "query_rope", {DType::bf16});
   const LightningIndexerPrologQuantOuts outs = indexer_outs(o);
   lip::check_outs(check, outs, s.indexer, kNames);
-  prolog::check_memory(check, prolog::Parameters(a, o));
+  const Tensors tensors(a, o);
+  check_memory(check, tensors, Caches::free_first_axis);
+  check_separate(check, tensors, Named::later);
   check.positive(float(a.epsilon_cq), "epsilon_cq");
   check.positive(float(a.epsilon_ckv), "epsilon_ckv");
   prolog::check_slots(check, a.cache_index, "cache_index", s.mla.cache);
@@ -74,7 +78,7 @@ Problem check(const MlaIndexerPrologQuantArgs& a, const MlaIndexerPrologQuantOut
 
 void check_values(const MlaIndexerPrologQuantArgs& a, const Problem& problem) {
   const Check check("mla_indexer_prolog_quant", a.level);
-  prolog::check_finite(check, prolog::Parameters(a, MlaIndexerPrologQuantOuts{}));
+  check_finite(check, Tensors::inputs<MlaIndexerPrologQuantOuts>(a));
   mla::check_weight_values(check, problem.mla);
   lip::check_weight_values(check, problem.indexer);
 }

@@ -168,7 +168,9 @@ namespace {
 
 /// The part of the door that concerns inputs only: what infer() asks too.
 Sizes check_inputs(const Check& check, const MlaPrologQuantArgs& a) {
-  prolog::check_presence(check, prolog::Parameters(a, MlaPrologQuantOuts{}));
+  const Tensors inputs = Tensors::inputs<MlaPrologQuantOuts>(a);
+  check_given(check, inputs);
+  check_countable(check, inputs);
   if (a.dequant_scale.elements() > 0) check.required(a.k_scale_cache, "k_scale_cache");
   check_cache_mode(check, a.cache_mode);
   const Sizes s = check_shapes(check, a);
@@ -180,8 +182,9 @@ Sizes check_inputs(const Check& check, const MlaPrologQuantArgs& a) {
 
 Problem check(const MlaPrologQuantArgs& a, const MlaPrologQuantOuts& o) {
   const Check check("mla_prolog_quant", a.level);
-  prolog::Parameters all(a, o);
-  prolog::check_presence(check, all);
+  Tensors all(a, o);
+  check_given(check, all);
+  check_countable(check, all);
   check.required(o.q_norm_out, "q_norm_out");
   check.required(o.query_nope_out, "query_nope_out");
   check.required(o.query_rope_out, "query_rope_out");
@@ -224,7 +227,8 @@ Problem check(const MlaPrologQuantArgs& a, const MlaPrologQuantOuts& o) {
       if (p.tensor == &caches[c].out) p.tensor = &absent;
     }
   }
-  prolog::check_memory(check, all);
+  check_memory(check, all, Caches::free_first_axis);
+  check_separate(check, all, Named::later);
 
   Problem problem{.mla = resolve(check, a, s)};
   prolog::MlaProblem& p = problem.mla;
@@ -243,7 +247,7 @@ Problem check(const MlaPrologQuantArgs& a, const MlaPrologQuantOuts& o) {
 
 void check_values(const MlaPrologQuantArgs& a, const Problem& problem) {
   const Check check("mla_prolog_quant", a.level);
-  prolog::check_finite(check, prolog::Parameters(a, MlaPrologQuantOuts{}));
+  check_finite(check, Tensors::inputs<MlaPrologQuantOuts>(a));
   check_weight_values(check, problem.mla);
 }
 

@@ -61,16 +61,16 @@ void check_cache_out(const Check& check, const Tensor& out, const char* name, co
 Problem check(const Args& a, const Outs& o) {
   const Check check("mla_prolog_v2", a.level);
   const MlaPrologV3Args v3 = as_v3(a);
-  prolog::Parameters parameters(a, o);
-  const Sizes s = check_inputs(check, Form::v2, v3, parameters);
+  Tensors tensors(a, o);
+  const Sizes s = check_inputs(check, Form::v2, v3, tensors);
   const MlaPrologV3Outs outs{
       .query = o.query, .query_rope = o.query_rope, .dequant_scale_q_nope = o.dequant_scale_q_nope};
   check_outs(check, outs, v2_outs_of(v3, s));
   check_cache_out(check, o.kv_cache_out, "kv_cache_out", a.kv_cache, "kv_cache itself");
   check_cache_out(check, o.kr_cache_out, "kr_cache_out", a.kr_cache, "kr_cache itself");
-  parameters.forget("kv_cache_out");
-  parameters.forget("kr_cache_out");
-  Problem p = resolve(check, Form::v2, v3, outs, a.kv_cache, a.kr_cache, s, parameters);
+  tensors.forget("kv_cache_out");
+  tensors.forget("kr_cache_out");
+  Problem p = resolve(check, Form::v2, v3, outs, a.kv_cache, a.kr_cache, s, tensors);
   if (!s.mode->query_codes()) p.zero = o.dequant_scale_q_nope;
   return p;
 }
@@ -82,7 +82,7 @@ void infer(const MlaPrologV2Args& a, MlaPrologV2Outs& o) {
   const Check check("mla_prolog_v2", a.level);
   const MlaPrologV3Args v3 = as_v3(a);
   MlaPrologV3Outs outs{.query = o.query, .query_rope = o.query_rope, .dequant_scale_q_nope = o.dequant_scale_q_nope};
-  fill(outs, v2_outs_of(v3, check_inputs(check, Form::v2, v3, prolog::Parameters(a, MlaPrologV2Outs{}))));
+  fill(outs, v2_outs_of(v3, check_inputs(check, Form::v2, v3, Tensors::inputs<MlaPrologV2Outs>(a))));
   o.query = outs.query, o.query_rope = outs.query_rope, o.dequant_scale_q_nope = outs.dequant_scale_q_nope;
   if (!o.kv_cache_out) o.kv_cache_out = a.kv_cache;
   if (!o.kr_cache_out) o.kr_cache_out = a.kr_cache;
@@ -92,7 +92,7 @@ void mla_prolog_v2(const MlaPrologV2Args& a, const MlaPrologV2Outs& o, Context& 
   using namespace mla_prolog_v3_op;
   const Problem problem = check(a, o);
   const Check check("mla_prolog_v2", a.level);
-  run_call(check, prolog::Parameters(a, MlaPrologV2Outs{}), problem, context);
+  run_call(check, Tensors::inputs<MlaPrologV2Outs>(a), problem, context);
 }
 
 }  // namespace dsakit

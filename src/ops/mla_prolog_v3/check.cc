@@ -62,8 +62,9 @@ void check_cache_mode(const Check& check, Form form, const Args& a, const Mode& 
 
 }  // namespace
 
-Sizes check_inputs(const Check& check, Form form, const Args& a, const prolog::Parameters& parameters) {
-  prolog::check_presence(check, parameters);
+Sizes check_inputs(const Check& check, Form form, const Args& a, const Tensors& tensors) {
+  check_given(check, tensors);
+  check_countable(check, tensors);
   const bool known = a.kv_cache_quant_mode >= 0 && a.kv_cache_quant_mode <= 3;  // else that is what is wrong
   if (known && (a.kv_cache_quant_mode != 3 || check.strict())) check.required(a.kr_cache, "kr_cache");
   const Mode& mode = check_mode(check, a);
@@ -125,10 +126,10 @@ void check_outs(const Check& check, const MlaPrologV3Outs& given, const MlaProlo
   check_out(check, given.dequant_scale_q_norm, wanted.dequant_scale_q_norm, "dequant_scale_q_norm");
 }
 
-void run_call(const Check& check, const prolog::Parameters& inputs, const Problem& problem, Context& context) {
+void run_call(const Check& check, const Tensors& inputs, const Problem& problem, Context& context) {
   if (context.check_values()) {
     const prolog::MlaProblem& p = problem.mla;
-    prolog::check_finite(check, inputs);
+    check_finite(check, inputs);
     prolog::check_finite(check, {{p.w_dq, "weight_dq"},
                                  {p.w_uq_qr, "weight_uq_qr"},
                                  {p.w_uk, "weight_uk", true},
@@ -137,7 +138,8 @@ void run_call(const Check& check, const prolog::Parameters& inputs, const Proble
   if (problem.warns_ckv_scale) {
     char sentence[160];  // a warm call allocates nothing
     std::snprintf(sentence, sizeof sentence,
-                  "%s: quant_scale_ckv is not used: with kv_cache_quant_mode 3 every tile makes its own scale", check.op());
+                  "%s: quant_scale_ckv is not used: with kv_cache_quant_mode 3 every tile makes its own scale",
+                  check.op());
     context.warn(sentence);
   }
   Call call(context, check.op(), [&](int threads) {
@@ -149,10 +151,10 @@ void run_call(const Check& check, const prolog::Parameters& inputs, const Proble
 
 Problem check(const Args& a, const MlaPrologV3Outs& o) {
   const Check check("mla_prolog_v3", a.level);
-  prolog::Parameters parameters(a, o);
-  const Sizes s = check_inputs(check, Form::v3, a, parameters);
+  Tensors tensors(a, o);
+  const Sizes s = check_inputs(check, Form::v3, a, tensors);
   check_outs(check, o, outs_of(a, s));
-  return resolve(check, Form::v3, a, o, a.kv_cache, a.kr_cache, s, parameters);
+  return resolve(check, Form::v3, a, o, a.kv_cache, a.kr_cache, s, tensors);
 }
 
 }  // namespace mla_prolog_v3_op
@@ -160,14 +162,14 @@ Problem check(const Args& a, const MlaPrologV3Outs& o) {
 void infer(const MlaPrologV3Args& a, MlaPrologV3Outs& o) {
   using namespace mla_prolog_v3_op;
   const Check check("mla_prolog_v3", a.level);
-  fill(o, outs_of(a, check_inputs(check, Form::v3, a, prolog::Parameters(a, MlaPrologV3Outs{}))));
+  fill(o, outs_of(a, check_inputs(check, Form::v3, a, Tensors::inputs<MlaPrologV3Outs>(a))));
 }
 
 void mla_prolog_v3(const MlaPrologV3Args& a, const MlaPrologV3Outs& o, Context& context) {
   using namespace mla_prolog_v3_op;
   const Problem problem = check(a, o);
   const Check check("mla_prolog_v3", a.level);
-  run_call(check, prolog::Parameters(a, MlaPrologV3Outs{}), problem, context);
+  run_call(check, Tensors::inputs<MlaPrologV3Outs>(a), problem, context);
 }
 
 }  // namespace dsakit

@@ -24,7 +24,7 @@ struct Sizes {
 };
 
 /// V1 to V14: everything that does not look at values or addresses.
-Sizes check_inputs(const Check&, Form, const MlaPrologV3Args&, const prolog::Parameters&);
+Sizes check_inputs(const Check&, Form, const MlaPrologV3Args&, const Tensors&);
 // Its parts.
 Sizes check_shapes(const Check&, const MlaPrologV3Args&, const Mode&);
 void check_chip_sizes(const Check&, Form, const MlaPrologV3Args&, const Sizes&);
@@ -41,9 +41,9 @@ void fill(MlaPrologV3Outs&, const MlaPrologV3Outs& wanted);
 void check_outs(const Check&, const MlaPrologV3Outs& given, const MlaPrologV3Outs& wanted);
 void check_out(const Check&, const Tensor& given, const Tensor& wanted, const char* name);
 
-/// V15 to V22, and what run() needs. `kv_cache` and `kr_cache` are written; parameters loses what is not looked at.
+/// V15 to V22, and what run() needs. `kv_cache` and `kr_cache` are written; tensors lose what is not looked at.
 Problem resolve(const Check&, Form, const MlaPrologV3Args&, const MlaPrologV3Outs&, const Tensor& kv_cache,
-                const Tensor& kr_cache, const Sizes&, prolog::Parameters&);
+                const Tensor& kr_cache, const Sizes&, Tensors&);
 
 /// Of the mode words only these speak of blocks, and only these of NZ.
 inline bool is_paged(const MlaPrologV3Args& a) { return a.cache_mode.starts_with("PA_"); }
@@ -56,6 +56,6 @@ inline std::string shape_text(const Tensor& t) {
 inline std::string is(std::int64_t value) { return "is " + std::to_string(value); }
 
 /// From check to the last store: value checking (V23), warnings, the computation.
-void run_call(const Check&, const prolog::Parameters& inputs, const Problem&, Context&);
+void run_call(const Check&, const Tensors& inputs, const Problem&, Context&);
 
 }  // namespace dsakit::mla_prolog_v3_op

@@ -26,8 +26,8 @@ Outs outs_of(const Args& a, const Sizes& s) {
 
 Problem check(const Args& a, const Outs& o) {
   const Check check("mla_prolog_v3_functional", a.level);
-  prolog::Parameters parameters(a, o);
-  const Sizes s = check_inputs(check, Form::functional, a, parameters);
+  Tensors tensors(a, o);
+  const Sizes s = check_inputs(check, Form::functional, a, tensors);
   const Outs wanted = outs_of(a, s);
   check_outs(check, o, wanted);
   check_out(check, o.kv_cache_out, wanted.kv_cache_out, "kv_cache_out");
@@ -35,7 +35,7 @@ Problem check(const Args& a, const Outs& o) {
   // An empty output may be absent; the cache in its place has as few rows.
   const Tensor& kv = o.kv_cache_out ? o.kv_cache_out : wanted.kv_cache_out;
   const Tensor& kr = o.kr_cache_out ? o.kr_cache_out : wanted.kr_cache_out;
-  Problem p = resolve(check, Form::functional, a, o, kv, kr, s, parameters);
+  Problem p = resolve(check, Form::functional, a, o, kv, kr, s, tensors);
   p.copies[p.copy_count++] = {a.kv_cache, kv, s.width};
   if (!s.mode->packed()) p.copies[p.copy_count++] = {a.kr_cache, kr, s.rope};
   return p;
@@ -46,7 +46,7 @@ Problem check(const Args& a, const Outs& o) {
 void infer(const MlaPrologV3FunctionalArgs& a, MlaPrologV3FunctionalOuts& o) {
   using namespace mla_prolog_v3_op;
   const Check check("mla_prolog_v3_functional", a.level);
-  const Sizes s = check_inputs(check, Form::functional, a, prolog::Parameters(a, MlaPrologV3FunctionalOuts{}));
+  const Sizes s = check_inputs(check, Form::functional, a, Tensors::inputs<MlaPrologV3FunctionalOuts>(a));
   const MlaPrologV3FunctionalOuts wanted = outs_of(a, s);
   fill(o, wanted);
   if (!o.kv_cache_out) o.kv_cache_out = wanted.kv_cache_out;
@@ -58,7 +58,7 @@ void mla_prolog_v3_functional(const MlaPrologV3FunctionalArgs& a, const MlaProlo
   using namespace mla_prolog_v3_op;
   const Problem problem = check(a, o);
   const Check check("mla_prolog_v3_functional", a.level);
-  run_call(check, prolog::Parameters(a, MlaPrologV3FunctionalOuts{}), problem, context);
+  run_call(check, Tensors::inputs<MlaPrologV3FunctionalOuts>(a), problem, context);
 }
 
 }  // namespace dsakit

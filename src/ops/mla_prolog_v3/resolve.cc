@@ -125,7 +125,7 @@ float factor_of(double scale) {
 }  // namespace
 
 Problem resolve(const Check& check, Form form, const Args& a, const MlaPrologV3Outs& o, const Tensor& kv_cache,
-                const Tensor& kr_cache, const Sizes& s, prolog::Parameters& parameters) {
+                const Tensor& kr_cache, const Sizes& s, Tensors& tensors) {
   const Mode& mode = *s.mode;
   const Slots slots = check_slots(check, a, s);
   check_numbers(check, form, a, s);
@@ -135,10 +135,11 @@ Problem resolve(const Check& check, Form form, const Args& a, const MlaPrologV3O
   if (a.tile_size != 128) check.chip(false, "tile_size", is(a.tile_size), "128");
   if (mode.packed()) {
     check_packed_kr_cache(check, a);
-    parameters.forget("kr_cache");
-    parameters.forget("quant_scale_ckv");
+    tensors.forget("kr_cache");
+    tensors.forget("quant_scale_ckv");
   }
-  prolog::check_memory(check, parameters);
+  check_memory(check, tensors, Caches::free_first_axis);
+  check_separate(check, tensors, Named::later);
   if (is_nz(a)) check_nz_strides(check, a.kv_cache, "kv_cache"), check_nz_strides(check, a.kr_cache, "kr_cache");
   if (is_nz(a)) check_nz_strides(check, kv_cache, "kv_cache_out"), check_nz_strides(check, kr_cache, "kr_cache_out");
   const std::int64_t batch = s.batched ? s.batch : a.actual_seq_len.elements();

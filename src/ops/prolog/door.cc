@@ -11,33 +11,6 @@ std::string shape_text(const Tensor& t) { return "has shape " + brackets({t.shap
 
 }  // namespace
 
-void check_presence(const Check& check, const Parameters& parameters) {
-  for (const auto& p : parameters)
-    if (p.role == Role::in || p.role == Role::inout) check.required(*p.tensor, p.name);
-  for (const auto& p : parameters) {
-    if (!*p.tensor) continue;
-    check.sizes(*p.tensor, p.name);
-    if (p.tensor->format != Format::ND && p.kind != Kind::weight)
-      check.fail(Status::invalid_argument, p.name, "", "is in a weight's format", "a plain strided tensor");
-  }
-}
-
-void check_memory(const Check& check, const Parameters& parameters) {
-  for (const auto& p : parameters) {
-    if (!*p.tensor) continue;
-    const bool free_first_axis = p.kind == Kind::cache || p.kind == Kind::index;
-    if (p.kind == Kind::weight) check.readable_weight(*p.tensor, p.name);
-    else if (is_written(p.role)) check.writable(*p.tensor, p.name, free_first_axis);
-    else check.readable(*p.tensor, p.name, free_first_axis);
-  }
-  for (const auto& p : parameters) {
-    if (!is_written(p.role)) continue;
-    for (const auto& other : parameters)
-      if (&other < &p || (&other != &p && !is_written(other.role)))
-        check.no_overlap(*p.tensor, p.name, *other.tensor, other.name);
-  }
-}
-
 CacheShape check_cache_shape(const Check& check, const Tensor& t, const char* name, std::int64_t width,
                              const CacheShape* like, const char* why) {
   CacheShape cache;
@@ -70,21 +43,6 @@ void check_slots(const Check& check, const Tensor& index, const char* name, cons
       wanted += " (" + std::to_string(cache.block_num) + " pages of " + std::to_string(cache.block_size) + ")";
     check.fail(Status::invalid_slot, name, subscript(index, i), "is " + std::to_string(slot),
                wanted + "; negative entries skip the token");
-  }
-}
-
-void check_finite(const Check& check, const Parameters& parameters) {
-  for (const auto& [tensor, name, role, kind] : parameters) {
-    const Tensor& t = *tensor;
-    if (is_written(role) || kind == Kind::cache || kind == Kind::weight || t.elements() == 0) continue;
-    if (t.dtype != DType::bf16 && t.dtype != DType::f16 && t.dtype != DType::f32) continue;
-    const bool scale = kind == Kind::scale;
-    for (std::int64_t i = 0, n = t.elements(); i < n; ++i) {
-      const float x = float_at(t, offset_of(t, i));
-      if (std::isfinite(x) && !(scale && x < 0)) continue;
-      check.fail(Status::invalid_value, name, subscript(t, i), "is " + std::to_string(x),
-                 scale ? "finite and not negative" : "a finite number");
-    }
   }
 }
 

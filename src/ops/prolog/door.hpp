@@ -1,54 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include <concepts>
-#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
-#include <string_view>
-#include <type_traits>
 
 #include "core/check.hpp"
 #include "core/view.hpp"
-#include "dsakit/field.hpp"
+#include "ops/door.hpp"
 #include "ops/weight.hpp"
 
-// What the doors of the prologs have in common: questions that concern every tensor of a call, and paged caches.
+// What the doors of the prologs have in common beyond ops/door.hpp: paged caches, the values of weights.
 namespace dsakit::prolog {
-
-/// The tensors of a call, by name. `role` may be changed: a cache that is both input and output is an inout.
-struct Parameters {
-  struct One {
-    const Tensor* tensor;
-    const char* name;
-    Role role;
-    Kind kind;
-  };
-  One list[32]{};
-  int count = 0;
-
-  template <class Args, class Outs>
-  Parameters(const Args& a, const Outs& o) {
-    for_each_field(a, o, [&](const Field& field, const auto& value) {
-      if constexpr (std::same_as<std::remove_cvref_t<decltype(value)>, Tensor>)
-        list[count++] = {&value, field.name, field.role, field.kind};
-    });
-  }
-  const One* begin() const { return list; }
-  const One* end() const { return list + count; }
-  /// The tensor of this name is not looked at any more.
-  void forget(std::string_view name) {
-    static constexpr Tensor absent;
-    for (One& p : list)
-      if (p.name && p.name == name) p.tensor = &absent;
-  }
-};
-
-inline bool is_written(Role role) { return role == Role::inout || role == Role::inout_opt || role == Role::out; }
-
-/// Inputs and in-place tensors that the call cannot do without; and no shape that cannot be counted.
-void check_presence(const Check& check, const Parameters& parameters);
-/// Memory of every tensor given; what is written overlaps nothing else. In strict, only axis 0 of a cache is free.
-void check_memory(const Check& check, const Parameters& parameters);
 
 /// The shape of a paged cache [block_num, block_size, 1, width]. In portable the rows may be folded otherwise, see
 /// Check::rows; then block_size is -1.
@@ -62,10 +23,7 @@ CacheShape check_cache_shape(const Check& check, const Tensor& t, const char* na
 /// Every slot is below `cache.rows`; negative ones skip their token. Not looked at when the cache has no rows.
 void check_slots(const Check& check, const Tensor& index, const char* name, const CacheShape& cache);
 
-/// Value checking: every element of every floating-point input but caches and weights is finite, and of a scale not
-/// negative.
-void check_finite(const Check& check, const Parameters& parameters);
-/// The same for weights, whatever their format: their padding does not count.
+/// Value checking: finite weights, whatever their format: their padding does not count.
 struct NamedWeight {
   const Weight& weight;
   const char* name;

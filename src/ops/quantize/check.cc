@@ -38,7 +38,6 @@ int axis_of(const Check& check, const QuantizeArgs& a) {
 /// [n], [1], or (not div_mode) the rank of input with all axes but one of length 1. Elements between channels; 0: one
 /// value for all.
 std::int64_t check_channels(const Check& check, const QuantizeArgs& a, const Tensor& t, const char* name, int axis) {
-  check.sizes(t, name);
   const std::int64_t n = a.input.shape[axis];
   if (t.rank == 1 && (t.shape[0] == n || t.shape[0] == 1)) return t.shape[0] == 1 ? 0 : t.stride[0];
   bool unfolded = !a.div_mode && t.rank == a.input.rank;
@@ -56,10 +55,10 @@ struct Channels {
 };
 
 Channels check_inputs(const Check& check, const QuantizeArgs& a) {
-  check.required(a.input, "input");
-  check.required(a.scales, "scales");
+  const Tensors inputs = Tensors::inputs<QuantizeOuts>(a);
+  check_given(check, inputs);
   check_dtype_argument(check, a);
-  check.sizes(a.input, "input");
+  check_countable(check, inputs);
   if (a.input.rank < 1) check.fail(Status::invalid_shape, "input", "", shape_text(a.input), "rank 1 or more");
   Channels c{axis_of(check, a), 0, 0};
   if (is_int4(a) && a.input.shape[a.input.rank - 1] % 8 != 0)
@@ -83,9 +82,7 @@ Channels check_inputs(const Check& check, const QuantizeArgs& a) {
   } else if (a.zero_points) {
     check.dtype(a.zero_points, "zero_points", {a.scales.dtype}, "dtype of scales");
   }
-  check.readable(a.input, "input");
-  check.readable(a.scales, "scales");
-  if (a.zero_points) check.readable(a.zero_points, "zero_points");
+  check_memory(check, inputs);
   return c;
 }
 
@@ -101,9 +98,7 @@ Problem check(const QuantizeArgs& a, const QuantizeOuts& o) {
   const Check check("quantize", a.level);
   const Channels c = check_inputs(check, a);
   check_out(check, o.y, "y", wanted(a), is_int4(a) ? "input with its last axis divided by 8" : "shape of input");
-  check.no_overlap(o.y, "y", a.input, "input");
-  check.no_overlap(o.y, "y", a.scales, "scales");
-  check.no_overlap(o.y, "y", a.zero_points, "zero_points");
+  check_separate(check, Tensors(a, o));
   const int last = a.input.rank - 1;
   Problem p{.input = Rows(a.input, 1),
             .y = Rows(o.y, 1),
@@ -125,14 +120,10 @@ Problem check(const QuantizeArgs& a, const QuantizeOuts& o) {
 /// Value checking: finite numbers, and scales that are not negative and can be divided by.
 void check_values(const QuantizeArgs& a) {
   const Check check("quantize", a.level);
-  check_finite(check, a.input, "input");
-  check_finite(check, a.scales, "scales");
-  for (std::int64_t i = 0; i < a.scales.elements(); ++i)
-    if (const float x = float_at(a.scales, offset_of(a.scales, i)); x < 0 || (a.div_mode && x == 0))
-      check.fail(Status::invalid_value, "scales", subscript(a.scales, i), "is " + std::to_string(x),
-                 a.div_mode ? "above 0" : "0 or above");
-  if (a.zero_points && (a.zero_points.dtype == DType::bf16 || !a.div_mode))
-    check_finite(check, a.zero_points, "zero_points");
+  check_finite(check, Tensors::inputs<QuantizeOuts>(a));
+  for (std::int64_t i = 0; a.div_mode && i < a.scales.elements(); ++i)
+    if (const float x = float_at(a.scales, offset_of(a.scales, i)); x == 0)
+      check.fail(Status::invalid_value, "scales", subscript(a.scales, i), "is " + std::to_string(x), "above 0");
 }
 
 }  // namespace quantize_op

@@ -9,8 +9,6 @@
 namespace dsakit {
 namespace {
 
-constexpr rotation::Names kNames{.cos = "r1", .sin = "r2"};
-
 void check_broadcast(const Check& check, const Tensor& x, const Tensor& t, const char* name) {
   bool fits = t.rank == x.rank;
   for (int axis = 0; fits && axis < x.rank; ++axis)
@@ -21,11 +19,11 @@ void check_broadcast(const Check& check, const Tensor& x, const Tensor& t, const
 }
 
 void check_inputs(const Check& check, const RotaryMulArgs& a) {
-  const std::pair<const Tensor*, const char*> all[] = {{&a.x, "x"}, {&a.r1, "r1"}, {&a.r2, "r2"}};
-  for (const auto& [t, name] : all) check.required(*t, name);
-  if (a.rotate) check.fail(Status::unsupported, "rotate", "", "is given", "absent", "reserved");
+  const Tensors inputs = Tensors::inputs<RotaryMulOuts>(a);
+  check_given(check, inputs);
+  check_reserved(check, inputs);
   check.one_of(a.rotary_mode, "rotary_mode", {"half", "interleave"});
-  for (const auto& [t, name] : all) check.sizes(*t, name);
+  check_countable(check, inputs);
   if (a.x.rank != 3 && a.x.rank != 4) check.fail(Status::invalid_shape, "x", "", shape_text(a.x), "rank 3 or 4");
   const std::int64_t width = a.x.shape[a.x.rank - 1];
   if (width % 2 != 0) check.fail(Status::invalid_shape, "x", "", shape_text(a.x), "an even last axis");
@@ -34,15 +32,18 @@ void check_inputs(const Check& check, const RotaryMulArgs& a) {
   if (width >= 896) check.chip(false, "x", shape_text(a.x), "a last axis below 896");
   if (a.x.shape[0] >= 1000 || a.x.shape[1] >= 1000) check.chip(false, "x", shape_text(a.x), "B and N below 1000");
   check.dtype(a.x, "x", {DType::bf16, DType::f16, DType::f32});
-  for (const auto& [t, name] : {all[1], all[2]}) check.dtype(*t, name, {a.x.dtype}, "dtype of x");
-  for (const auto& [t, name] : all) check.readable(*t, name);
+  for (const auto& [t, name] : {std::pair(&a.r1, "r1"), std::pair(&a.r2, "r2")})
+    check.dtype(*t, name, {a.x.dtype}, "dtype of x");
+  check_memory(check, inputs);
 }
 
 rotation::Problem check(const RotaryMulArgs& a, const RotaryMulOuts& o) {
   const Check check("rotary_mul", a.level);
   check_inputs(check, a);
   const auto kind = a.rotary_mode == "half" ? rotation::Kind::half : rotation::Kind::interleave;
-  return rotation::resolve(check, kind, a.x, a.r1, a.r2, o.y, kNames);
+  const rotation::Problem problem = rotation::resolve(check, kind, a.x, a.r1, a.r2, o.y);
+  check_separate(check, Tensors(a, o));
+  return problem;
 }
 
 }  // namespace
@@ -54,9 +55,7 @@ void infer(const RotaryMulArgs& a, RotaryMulOuts& o) {
 
 void rotary_mul(const RotaryMulArgs& a, const RotaryMulOuts& o, Context& context) {
   const rotation::Problem problem = check(a, o);
-  if (context.check_values())
-    for (const auto& [t, name] : {std::pair(&a.x, "x"), std::pair(&a.r1, "r1"), std::pair(&a.r2, "r2")})
-      check_finite(Check("rotary_mul", a.level), *t, name);
+  if (context.check_values()) check_finite(Check("rotary_mul", a.level), Tensors::inputs<RotaryMulOuts>(a));
   Call call(context, "rotary_mul", [&](int threads) { return rotation::workspace(problem, threads); });
   rotation::run(problem, call);
   call.finish();

@@ -16,12 +16,8 @@ Rows broadcast(const Tensor& t, const Tensor& x) {
 
 }  // namespace
 
-Problem resolve(const Check& check, Kind kind, const Tensor& x, const Tensor& cos, const Tensor& sin, const Tensor& y,
-                const Names& names) {
-  check_out(check, y, names.y, like(x, x.dtype), "shape of x");
-  check.no_overlap(y, names.y, x, names.x);
-  check.no_overlap(y, names.y, cos, names.cos);
-  check.no_overlap(y, names.y, sin, names.sin);
+Problem resolve(const Check& check, Kind kind, const Tensor& x, const Tensor& cos, const Tensor& sin, const Tensor& y) {
+  check_out(check, y, "y", like(x, x.dtype), "shape of x");
   const int last = x.rank - 1;
   Problem p{.kind = kind,
             .x = Rows(x, 1),

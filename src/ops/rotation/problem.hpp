@@ -22,13 +22,8 @@ struct Problem {
   std::int64_t rows, width;
 };
 
-struct Names {
-  const char *x = "x", *cos, *sin, *y = "y";
-};
-
-/// The outputs: y as x, apart from everything.
-Problem resolve(const Check&, Kind, const Tensor& x, const Tensor& cos, const Tensor& sin, const Tensor& y,
-                const Names&);
+/// The output: y as x.
+Problem resolve(const Check&, Kind, const Tensor& x, const Tensor& cos, const Tensor& sin, const Tensor& y);
 std::size_t workspace(const Problem&, int threads);
 void run(const Problem&, Call&);
 void reference(const Problem&);

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "ops/attention/pages.hpp"
+#include "ops/door.hpp"
 #include "ops/sparse_attention/problem.hpp"
 
 namespace dsakit::sparse_attention {
@@ -28,18 +29,12 @@ struct Door : BatchDoor {
   const Args& a;
   Outs& o;
   const bool infer;
+  const Tensors inputs = Tensors::inputs<Outs>(a);
   std::int64_t latent = 0, rope = 0;
   Problem p{};
 
   void presence_and_layouts() {  // 1 to 3
-    c.required(a.query, "query");
-    c.required(a.key, "key");
-    c.required(a.value, "value");
-    c.required(a.sparse_indices, "sparse_indices");
-    if constexpr (!packed) {
-      c.required(a.query_rope, "query_rope");
-      c.required(a.key_rope, "key_rope");
-    }
+    check_given(c, inputs);
     if (!infer) {
       c.required(o.attention_out, "attention_out");
       if (a.return_softmax_lse) c.required(o.softmax_max, "softmax_max"), c.required(o.softmax_sum, "softmax_sum");
@@ -51,30 +46,8 @@ struct Door : BatchDoor {
     layouts();
   }
 
-  /// f(tensor, name) for every input, with Tensor{} where it is not given.
-  template <class F>
-  void each_input(F f) const {
-    f(a.query, "query");
-    f(a.key, "key");
-    f(a.value, "value");
-    f(a.sparse_indices, "sparse_indices");
-    f(a.block_table, "block_table");
-    f(a.actual_seq_lengths_query, "actual_seq_lengths_query");
-    f(a.actual_seq_lengths_kv, "actual_seq_lengths_kv");
-    if constexpr (!packed) f(a.query_rope, "query_rope"), f(a.key_rope, "key_rope");
-    f(a.sinks, "sinks");
-  }
-  template <class F>
-  void each_output(F f) const {
-    f(o.attention_out, "attention_out");
-    f(o.softmax_max, "softmax_max");
-    f(o.softmax_sum, "softmax_sum");
-  }
-
   void input_shapes() {  // 4
-    each_input([&](const Tensor& t, const char* name) {
-      if (t) plain(c, t, name);
-    });
+    check_countable(c, inputs);
     query_shape(a.query);
     if (heads < 1) c.fail(Status::invalid_shape, "query", "", "has no heads", "at least 1");
     if (dims < 1 || dims > kWidest)
@@ -301,17 +274,9 @@ struct Door : BatchDoor {
   }
 
   void memory() const {  // 20
-    each_input([&](const Tensor& t, const char* name) {
-      if (t) c.readable(t, name, packed && paged && (&t == &a.key || &t == &a.value));
-    });
-    each_output([&](const Tensor& out, const char* name) {
-      if (!out) return;
-      c.writable(out, name);
-      each_input([&](const Tensor& t, const char* of) { c.no_overlap(out, name, t, of); });
-      each_output([&](const Tensor& t, const char* of) {
-        if (&t != &out) c.no_overlap(out, name, t, of);
-      });
-    });
+    const Tensors all(a, o);
+    check_memory(c, all, packed && paged ? Caches::free_first_axis : Caches::contiguous);
+    check_separate(c, all);
   }
 
   void resolve() {

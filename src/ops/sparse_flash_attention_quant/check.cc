@@ -3,6 +3,7 @@
 
 #include "core/check.hpp"
 #include "ops/attention/pages.hpp"
+#include "ops/door.hpp"
 #include "ops/sparse_flash_attention_quant/problem.hpp"
 
 namespace dsakit {
@@ -48,18 +49,9 @@ struct Sizes {
 
 /// What needs no data: presence, attributes, shapes, dtypes (rows 1, 4, 5 of the table).
 Sizes check_sizes(const Check& c, const Args& a) {
-  const struct {
-    const Tensor& t;
-    const char* name;
-  } tensors[] = {{a.query_nope, "query_nope"},   {a.query_rope, "query_rope"},     {a.key_nope_2d, "key_nope_2d"},
-                 {a.key_rope_2d, "key_rope_2d"}, {a.topk_indices, "topk_indices"}, {a.block_table, "block_table"},
-                 {a.kv_act_seqs, "kv_act_seqs"}};
-  for (const auto& x : tensors) c.required(x.t, x.name);
-  for (const auto& x : tensors) {
-    if (x.t.format != Format::ND)
-      c.fail(Status::invalid_argument, x.name, "", "is in a weight's format", "a plain strided tensor");
-    c.sizes(x.t, x.name);
-  }
+  const Tensors inputs = Tensors::inputs<Outs>(a);
+  check_given(c, inputs);
+  check_countable(c, inputs);
   c.at_least(a.b, "b", 0);
   c.at_least(a.s1, "s1", 0);
   c.at_least(a.nq, "nq", 1);
@@ -121,7 +113,6 @@ std::int64_t check_scales(const Check& c, const Args& a, const Sizes& s) {
     return 0;
   }
   if (!t) c.fail(Status::invalid_argument, name, "", "is missing", "a tensor", "key_nope_2d is int8");
-  c.sizes(t, name);
   const std::int64_t tiles = s.rows > 0 ? t.elements() / s.rows : width(c, t, name);
   if (tiles < 1 || t.elements() != s.rows * tiles || s.latent % tiles != 0)
     c.fail(Status::invalid_shape, name, "", shape_of(t),
@@ -217,16 +208,9 @@ Problem check(const Args& a, const Outs& o) {
 
   if (p.attention.tokens == 0 || s.rows == 0)  // no string is made while nothing is wrong
     c.chip(false, "query_nope", "has no rows, or key_nope_2d has none", "at least 1");
-  const struct {
-    const Tensor& t;
-    const char* name;
-  } inputs[] = {{a.query_nope, "query_nope"},   {a.query_rope, "query_rope"},       {a.key_nope_2d, "key_nope_2d"},
-                {a.key_rope_2d, "key_rope_2d"}, {a.k_nope_scales, "k_nope_scales"}, {a.topk_indices, "topk_indices"},
-                {a.block_table, "block_table"}, {a.kv_act_seqs, "kv_act_seqs"}};
-  for (const auto& x : inputs)
-    if (x.t) c.readable(x.t, x.name, &x.t == &a.key_nope_2d || &x.t == &a.key_rope_2d || &x.t == &a.k_nope_scales);
-  c.writable(out, "attention_out");
-  for (const auto& x : inputs) c.no_overlap(out, "attention_out", x.t, x.name);
+  const Tensors all(a, o);
+  check_memory(c, all, Caches::free_first_axis);
+  check_separate(c, all);
   c.chip(a.nq == 128, "nq", "is " + std::to_string(a.nq), "128");
   c.chip(a.topk == 2048, "topk", "is " + std::to_string(a.topk), "2048");
   c.chip(a.s1 <= 4 || a.b == 1, "s1", "is " + std::to_string(a.s1), "at most 4 unless b is 1");
