@@ -115,7 +115,8 @@ void issue_warnings() {
     if (PyErr_WarnEx(PyExc_UserWarning, sentences[issued++].c_str(), 2) != 0) throw nb::python_error();
 }
 
-/// The same, once the name is known.
+/// One call: Python objects in the order of the slots -> results in the order of the members of Outs. `op`: the name
+/// in refusals of Python's own.
 template <class Args, class Outs, class Run>
 nb::object call(const char* op, const nb::tuple& values, Run run) {
   const std::vector<Slot>& slots = slots_of<Args, Outs>();
@@ -195,16 +196,13 @@ nb::object call(const char* op, const nb::tuple& values, Run run) {
   return tuple;
 }
 
-/// One call: Python objects in the order of the slots -> results in the order of the members of Outs. `called`: what
-/// the caller called, or None where that is `op`; a refusal names it.
+/// The same under the name that the caller called: what the library refuses as `op` is refused as `spelling`.
 template <class Args, class Outs, class Run>
-nb::object call(const char* op, const nb::tuple& values, nb::handle called, Run run) {
-  const char* spelling = called.is_none() ? nullptr : PyUnicode_AsUTF8(called.ptr());
-  if (PyErr_Occurred()) throw nb::python_error();
+nb::object call(const char* op, const nb::tuple& values, const char* spelling, Run run) {
   try {
-    return call<Args, Outs>(spelling ? spelling : op, values, run);
+    return call<Args, Outs>(spelling, values, run);
   } catch (const Error& e) {
-    if (!spelling || e.op != op) throw;
+    if (e.op != op) throw;
     throw Error(e.status, spelling, e.parameter, e.position, e.got, e.wanted, e.why, e.reason);
   }
 }
@@ -221,31 +219,22 @@ reference::ProbabilityRounding rounding_of(const char* op, std::string_view name
 }
 
 template <class Args, class Outs, class Fast, class Reference>
-void bind(nb::module_& m, nb::dict& operators, const char* name, Fast fast, Reference reference) {
-  nb::list fields;
-  for (const Slot& slot : slots_of<Args, Outs>())
-    fields.append(nb::make_tuple(slot.field.name, slot.field.is_required(), python_of(slot.default_value)));
-  operators[name] = nb::make_tuple(describe(Args{}).positional, fields);
-  const auto values = nb::arg("values"), spelling = nb::arg("spelling");
-  auto define = [&](const char* ending, auto function, const auto&... more) {
-    m.def((std::string(name) + ending).c_str(), function, values, more..., spelling.none() = nb::none());
-  };
-  define("", [=](const nb::tuple& v, nb::handle called) {
-    auto results = call<Args, Outs>(name, v, called, fast);
+void bind(nb::module_& m, const char* name, Fast fast, Reference reference) {
+  m.def(name, [=](const nb::tuple& values, const char* spelling) {
+    auto results = call<Args, Outs>(name, values, spelling, fast);
     issue_warnings();  // not of the reference, which needs no context
     return results;
   });
-  define("_reference",
-         [=](const nb::tuple& v, nb::handle called) { return call<Args, Outs>(name, v, called, reference); });
+  m.def((std::string(name) + "_reference").c_str(), [=](const nb::tuple& values, const char* spelling) {
+    return call<Args, Outs>(name, values, spelling, reference);
+  });
   using Rounding = reference::ProbabilityRounding;
   if constexpr (requires(Args a, Outs o) { reference(a, o, Rounding::none); })
-    define(
-        "_rounded",
-        [=](const nb::tuple& v, std::string_view rounding, nb::handle called) {
-          const Rounding r = rounding_of(name, rounding);
-          return call<Args, Outs>(name, v, called, [=](const Args& a, const Outs& o) { reference(a, o, r); });
-        },
-        nb::arg("rounding"));
+    m.def((std::string(name) + "_rounded").c_str(),
+          [=](const nb::tuple& values, std::string_view rounding, const char* spelling) {
+            const Rounding r = rounding_of(spelling, rounding);
+            return call<Args, Outs>(name, values, spelling, [=](const Args& a, const Outs& o) { reference(a, o, r); });
+          });
 }
 
 /// The descriptions as Python has them; what a key holds is said where python/operators.cc binds it.
@@ -285,15 +274,14 @@ nb::dict describe_all() {
 }  // namespace
 
 void bind_operators(nb::module_& m) {
-  nb::dict operators;  // name -> (positional parameters, [(name, required tensor, default), ...])
-#define DSAKIT_OP(name, Type)                                                                               \
-  bind<Type##Args, Type##Outs>(                                                                             \
-      m, operators, #name, [](const Type##Args& a, const Type##Outs& o) { dsakit::name(a, o, context()); }, \
-      [](const Type##Args& a, const Type##Outs& o, auto... rounding)                                        \
+  // Each operator three times: (values in the order of the description, the name that was called) -> results.
+#define DSAKIT_OP(name, Type)                                                                    \
+  bind<Type##Args, Type##Outs>(                                                                  \
+      m, #name, [](const Type##Args& a, const Type##Outs& o) { dsakit::name(a, o, context()); }, \
+      [](const Type##Args& a, const Type##Outs& o, auto... rounding)                             \
           -> decltype(dsakit::reference::name(a, o, rounding...)) { dsakit::reference::name(a, o, rounding...); });
 #include "ops/ops.inc"
 #undef DSAKIT_OP
-  m.attr("operators") = operators;
   // {operator: {"summary", "formula", "errors", "source", "page", "family": "torch_npu" | "PyPTO" | "dsakit",
   //             "positional": int, "results": [name, ..], "fields": [{"name", "role", "kind", "dtypes", "shape",
   //             "meaning", "required": bool, "default"}, ..]}}
@@ -303,18 +291,17 @@ void bind_operators(nb::module_& m) {
 
   // The PyPTO forms name an output cache beside the input cache: the same memory (separate: False), or other memory
   // that receives a copy, once `check` has nothing to refuse. mla_prolog_quant does this itself.
-  m.def("lightning_indexer_prolog_quant_check", [](const nb::tuple& slots) {
+  m.def("lightning_indexer_prolog_quant_check", [](const nb::tuple& values, const char* spelling) {
     using namespace lightning_indexer_prolog_quant_op;
-    call<LightningIndexerPrologQuantArgs, LightningIndexerPrologQuantOuts>("lightning_indexer_prolog_quant", slots,
-                                                                           [](const auto& args, const auto& outs) {
-                                                                             const auto problem = check(args, outs);
-                                                                             if (context().check_values())
-                                                                               check_values(args, problem);
-                                                                           });
+    call<LightningIndexerPrologQuantArgs, LightningIndexerPrologQuantOuts>(
+        "lightning_indexer_prolog_quant", values, spelling, [](const auto& args, const auto& outs) {
+          const auto problem = check(args, outs);
+          if (context().check_values()) check_values(args, problem);
+        });
   });
-  m.def("mla_indexer_prolog_quant_check", [](const nb::tuple& slots) {
+  m.def("mla_indexer_prolog_quant_check", [](const nb::tuple& values, const char* spelling) {
     using namespace mla_indexer_prolog_quant_op;
-    call<MlaIndexerPrologQuantArgs, MlaIndexerPrologQuantOuts>("mla_indexer_prolog_quant", slots,
+    call<MlaIndexerPrologQuantArgs, MlaIndexerPrologQuantOuts>("mla_indexer_prolog_quant", values, spelling,
                                                                [](const auto& args, const auto& outs) {
                                                                  const auto problem = check(args, outs);
                                                                  if (context().check_values())

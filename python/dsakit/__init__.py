@@ -6,7 +6,9 @@ they lie, caches are updated in place, and results come in the kind of the first
 the readable twins of the operators under the same names.
 """
 
-from . import ops, pypto, reference
+import typing
+
+from . import operators, ops, pypto
 from ._core import (
     Layer,
     Model,
@@ -20,8 +22,7 @@ from ._core import (
 )
 from .errors import Error
 from .kv_rows import empty_kv_rows
-from .operators import *  # noqa: F403 - the operators, by the list of the library
-from .operators import __all__ as _operators
+from .operators import *  # noqa: F403
 from .weights import FractalNZ, format_cast, npu_format_cast
 
 __all__ = [
@@ -42,5 +43,17 @@ __all__ = [
     "pypto",
     "reference",
     "set_num_threads",
-    *_operators,
 ]
+__all__ += operators.__all__
+
+if typing.TYPE_CHECKING:
+    from . import reference
+else:
+
+    def __getattr__(name):
+        """`dsakit.reference`, when it is asked for: most programs never do."""
+        if name == "reference":
+            import importlib
+
+            return importlib.import_module(".reference", __name__)
+        raise AttributeError(f"module 'dsakit' has no attribute {name!r}")

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Refusals: instances of dsakit.Error and of the built-in class that fits."""
 
+from typing import Any, NoReturn
+
 
 class Error(RuntimeError):
     """A call that was refused before anything was written. str() is the sentence; its parts are attributes.
 
     status     such as "INVALID_SHAPE"
-    operator, parameter, position    where; position in subscript form, "[2][17]" or ""
+    operator, parameter, position    where: the name that was called; position in subscript form, "[2][17]" or ""
     got, wanted
     reason     of a refused file, such as "SIZE_MISMATCH"
     """
@@ -23,7 +25,7 @@ _BUILTINS = {
     MemoryError: "OUT_OF_MEMORY",
     OSError: "IO_ERROR INVALID_PATH",
 }
-_CLASSES = {}
+_CLASSES: dict[str, type[Error]] = {}
 for _builtin, _statuses in _BUILTINS.items():
     _name = "Dsakit" + _builtin.__name__
     _class = type(
@@ -33,12 +35,21 @@ for _builtin, _statuses in _BUILTINS.items():
     _CLASSES |= dict.fromkeys(_statuses.split(), _class)
 
 
-def shown(value):
+def shown(value: Any) -> str:
     """A caller's value in a sentence: on one line, cut."""
     return " ".join(repr(value).split())[:120]
 
 
-def raise_error(status, operator, parameter, position, got, wanted, reason="", sentence=None):
+def raise_error(
+    status: str,
+    operator: str,
+    parameter: str,
+    position: str,
+    got: str,
+    wanted: str,
+    reason: str = "",
+    sentence: str | None = None,
+) -> NoReturn:
     error = _CLASSES.get(status, Error)(sentence or f"{operator}: {parameter}{position} {got}, wanted {wanted}")
     error.status, error.operator, error.parameter, error.position = status, operator, parameter, position
     error.got, error.wanted, error.reason = got, wanted, reason

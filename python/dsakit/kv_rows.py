@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory for packed cache rows; pack_kv_rows and unpack_kv_rows are operators."""
 
+from __future__ import annotations
+
 import numbers
 
 import numpy as np
 
+from .calling import Array, Result
 from .errors import raise_error, shown
 from .weights import is_tensor
 
 
-def empty_kv_rows(*axes, kv_lora_rank=512, rope_head_dim=64, tile_size=128, like=None):
+def empty_kv_rows(
+    *axes: int, kv_lora_rank: int = 512, rope_head_dim: int = 64, tile_size: int = 128, like: Array | None = None
+) -> Result:
     """A zeroed int8 array [*axes, kv_lora_rank + 2 * rope_head_dim + 4 * kv_lora_rank / tile_size] for packed rows:
     the kv_cache of mla_prolog_v3 with kv_cache_quant_mode 3 and the key of kv_quant_sparse_flash_attention.
 

@@ -1,14 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The calling forms of the PyPTO documents: output tensors and configuration objects as arguments, and no result.
 
-The three prologs take theirs under their own names, told apart by what follows the inputs. The other entry names of the
-documents (`_p`, `_d`, ...) are made here.
+The three prologs take theirs under all of their names, told apart by what follows the inputs; the entries of
+sparse_flash_attention_quant (`_d`, `_p`, ...) have no other form.
 """
 
+import functools
 import numbers
 
 from . import _core
 from .errors import raise_error
+
+
+@functools.cache
+def _parameters(operator):
+    """What the library takes, in its order."""
+    fields = _core.describe()[operator]["fields"]
+    return [f["name"] for f in fields if f["role"] not in ("reserved", "hint", "tolerated")]
 
 
 def _is_absent(scale):
@@ -31,57 +39,52 @@ class _Form:
         self.operator, self.outputs, self.caches, self.attributes = operator, outputs, caches, attributes
         self.objects, self.fields, self.renamed, self.scales = objects, fields or {}, renamed or {}, scales
 
-    def __call__(self, core, check, values, more, other):
-        values = {name: value for name, value in values.items()}
+    def __call__(self, core, values, spelling, more, other):
+        """`values`: what core takes, in its order; `more` and `other`: what stood behind the inputs."""
+        values = dict(zip(_parameters(self.operator), values, strict=True))
         given = dict(zip(self.outputs, more))
         rest = list(more[len(self.outputs) :])
         for attribute in self.attributes:
             if rest and isinstance(rest[0], (numbers.Number, str)):  # numpy's scalars are Numbers
                 values[attribute] = rest.pop(0)
         if len(rest) > len(self.objects):
-            raise TypeError(f"{self.operator}() got {len(rest) - len(self.objects)} arguments too many")
+            raise TypeError(f"{spelling}() got {len(rest) - len(self.objects)} arguments too many")
         objects = dict(zip(self.objects, rest))
         for name, value in other.items():
             place = given if name in self.outputs else objects if name in self.objects else None
             if name in self.renamed:
                 values[self.renamed[name]] = value
             elif place is None:
-                raise TypeError(f"{self.operator}() got an unexpected keyword argument {name!r}")
+                raise TypeError(f"{spelling}() got an unexpected keyword argument {name!r}")
             elif name in place:
-                raise TypeError(f"{self.operator}() got multiple values for argument {name!r}")
+                raise TypeError(f"{spelling}() got multiple values for argument {name!r}")
             else:
                 place[name] = value
         for name, value in objects.items():
-            self._configure(values, name, value)
+            self._configure(values, spelling, name, value)
         copies = []
         for name, ours in self.outputs.items():
             if given.get(name) is None:
                 if name in self.scales and _is_absent(values["dequant_scale"]):
                     continue
-                raise_error("INVALID_ARGUMENT", self.operator, name, "", "is missing", "a tensor")
-            if ours in self.caches and _core.separate(self.operator, ours, values[ours], name, given[name]):
+                raise_error("INVALID_ARGUMENT", spelling, name, "", "is missing", "a tensor")
+            if ours in self.caches and _core.separate(spelling, ours, values[ours], name, given[name]):
                 copies.append((values[ours], given[name]))
             values[ours] = given[name]
         slots = tuple(values.values())
         if copies:
-            check(slots)  # nothing is written while something may be refused
+            getattr(_core, self.operator + "_check")(slots, spelling)  # nothing is written while something may be refused
             for source, target in copies:
                 _core.copy(source, target)
-        core(slots)
+        core(slots, spelling)
 
-    def _configure(self, values, name, value):
+    def _configure(self, values, spelling, name, value):
         if value is None or not self.fields:
             return
         plain = isinstance(value, (numbers.Number, str, bytes, list, tuple)) and not hasattr(value, "_fields")
         if plain or hasattr(value, "__dlpack__"):
-            raise_error(
-                "INVALID_DTYPE",
-                self.operator,
-                name,
-                "",
-                f"is a {type(value).__name__}",
-                "a configuration object or None",
-            )
+            got = f"is a {type(value).__name__}"
+            raise_error("INVALID_DTYPE", spelling, name, "", got, "a configuration object or None")
         for field, attribute in self.fields.items():
             found = value.get(field) if isinstance(value, dict) else getattr(value, field, None)
             if found is not None:
@@ -157,101 +160,36 @@ FORMS = {
 }
 
 
-def entries(operators):
-    """The other names under which the documents call these operators: name -> function."""
-    prolog, both, attention = (
-        operators[name] for name in ("mla_prolog_quant", "mla_indexer_prolog_quant", "sparse_flash_attention_quant")
-    )
+def quantised_mode_only(spelling, dequant_scale):
+    if _is_absent(dequant_scale):
+        wanted = "the scales of w_uq_qr (mla_prolog_quant and mla_prolog_quant_d have a mode without)"
+        raise_error("INVALID_ARGUMENT", spelling, "dequant_scale", "", "is empty", wanted)
 
-    def mla_prolog_quant_p(*args, **kwargs):
-        """mla_prolog_quant in its quantised mode only."""
-        scale = args[3] if len(args) > 3 else kwargs.get("dequant_scale")
-        if _is_absent(scale):
-            raise_error(
-                "INVALID_ARGUMENT",
-                "mla_prolog_quant_p",
-                "dequant_scale",
-                "",
-                "is empty",
-                "the scales of w_uq_qr (mla_prolog_quant and mla_prolog_quant_d have a mode without)",
-            )
-        return prolog(*args, **kwargs)
 
-    def compute(
-        query_nope=None,
-        query_rope=None,
-        key_nope_2d=None,
-        key_rope_2d=None,
-        k_nope_scales=None,
-        topk_indices=None,
-        block_table=None,
-        kv_act_seqs=None,
-        attention_out=None,
-        nq=None,
-        n_kv=1,
-        softmax_scale=None,
-        topk=None,
-        block_size=None,
-        max_blocknum_perbatch=None,
-        tile_config=None,
-        *,
-        topk_indcies=None,
-        b=None,
-        s1=None,
-        level="portable",
-    ):
-        """sparse_flash_attention_quant into attention_out [b, s1, nq, Dv]; tile_config has no effect."""
-        operator = "sparse_flash_attention_quant"
-        if topk_indcies is not None:
-            if topk_indices is not None:
-                raise_error(
-                    "INVALID_ARGUMENT",
-                    operator,
-                    "topk_indcies",
-                    "",
-                    "is given beside topk_indices",
-                    "one of the two spellings",
-                )
-            topk_indices = topk_indcies
-        if attention_out is None:
-            raise_error("INVALID_ARGUMENT", operator, "attention_out", "", "is missing", "a tensor")
-        shape = tuple(getattr(attention_out, "shape", ()))
-        if len(shape) != 4:
-            raise_error("INVALID_SHAPE", operator, "attention_out", "", f"has shape {list(shape)}", "[b, s1, nq, Dv]")
-        columns = tuple(getattr(block_table, "shape", ()))
-        if max_blocknum_perbatch is not None and len(columns) == 2 and max_blocknum_perbatch != columns[1]:
-            raise_error(
-                "INVALID_ARGUMENT",
-                operator,
-                "max_blocknum_perbatch",
-                "",
-                f"is {max_blocknum_perbatch}",
-                f"{columns[1]} (columns of block_table)",
-            )
-        attention(
-            query_nope,
-            query_rope,
-            key_nope_2d,
-            key_rope_2d,
-            k_nope_scales,
-            topk_indices,
-            block_table,
-            kv_act_seqs,
-            b=shape[0] if b is None else b,
-            s1=shape[1] if s1 is None else s1,
-            nq=nq,
-            n_kv=n_kv,
-            softmax_scale=softmax_scale,
-            topk=topk,
-            block_size=block_size,
-            level=level,
-            attention_out=attention_out,
-        )
+# ---- the entries of sparse_flash_attention_quant
 
-    return {
-        "mla_prolog_quant_d": prolog,
-        "mla_prolog_quant_p": mla_prolog_quant_p,
-        "mla_indexer_prolog_quant_d": both,
-        "mla_indexer_prolog_quant_p": both,
-        **{"sparse_flash_attention_quant_" + suffix: compute for suffix in ("d", "p", "d_950", "compute")},
-    }
+
+def one_of_two(spelling, **named):
+    """The value of a parameter that the documents also spell otherwise."""
+    (ours, value), (theirs, other) = named.items()
+    if value is not None and other is not None:
+        wanted = "one of the two spellings"
+        raise_error("INVALID_ARGUMENT", spelling, theirs, "", f"is given beside {ours}", wanted)
+    return value if other is None else other
+
+
+def sizes_of(spelling, attention_out, b, s1):
+    """b and s1, which the output says where the caller does not."""
+    if attention_out is None:
+        raise_error("INVALID_ARGUMENT", spelling, "attention_out", "", "is missing", "a tensor")
+    shape = tuple(getattr(attention_out, "shape", ()))
+    if len(shape) != 4:
+        raise_error("INVALID_SHAPE", spelling, "attention_out", "", f"has shape {list(shape)}", "[b, s1, nq, Dv]")
+    return shape[0] if b is None else b, shape[1] if s1 is None else s1
+
+
+def check_columns(spelling, block_table, max_blocknum_perbatch):
+    shape = tuple(getattr(block_table, "shape", ()))
+    if max_blocknum_perbatch is not None and len(shape) == 2 and max_blocknum_perbatch != shape[1]:
+        got, wanted = f"is {max_blocknum_perbatch}", f"{shape[1]} (columns of block_table)"
+        raise_error("INVALID_ARGUMENT", spelling, "max_blocknum_perbatch", "", got, wanted)

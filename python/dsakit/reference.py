@@ -1,9 +1,133 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators written to be read: same names, arguments, results and in-place caches, far slower, float64 where the
-documents leave the arithmetic free."""
+# Written by scripts/generate_python.py from include/dsakit/*.hpp: change those, then run it.
+"""The operators written to be read: same names, arguments, results and in-place caches, far slower, float64 where
+the documents leave the arithmetic free."""
 
-from .operators import namespace as _namespace
+from __future__ import annotations
 
-_operators = _namespace(reference=True)
-globals().update(_operators)
-__all__ = list(_operators)
+from ._generated.reference.dynamic_block_quant import (
+    dynamic_block_quant,
+    npu_dynamic_block_quant,
+)
+from ._generated.reference.dynamic_quant import (
+    dynamic_quant,
+    npu_dynamic_quant,
+)
+from ._generated.reference.fused_infer_attention_score_v2 import (
+    fused_infer_attention_score_v2,
+    npu_fused_infer_attention_score_v2,
+)
+from ._generated.reference.interleave_rope import (
+    interleave_rope,
+    npu_interleave_rope,
+)
+from ._generated.reference.kv_quant_sparse_flash_attention import (
+    kv_quant_sparse_flash_attention,
+    npu_kv_quant_sparse_flash_attention,
+)
+from ._generated.reference.lightning_indexer import (
+    lightning_indexer,
+    npu_lightning_indexer,
+)
+from ._generated.reference.lightning_indexer_prolog_quant import (
+    lightning_indexer_prolog_quant,
+)
+from ._generated.reference.mla_indexer_prolog_quant import (
+    mla_indexer_prolog_quant,
+    mla_indexer_prolog_quant_d,
+    mla_indexer_prolog_quant_p,
+)
+from ._generated.reference.mla_prolog_quant import (
+    mla_prolog_quant,
+    mla_prolog_quant_d,
+    mla_prolog_quant_p,
+)
+from ._generated.reference.mla_prolog_v2 import (
+    mla_prolog_v2,
+    npu_mla_prolog_v2,
+)
+from ._generated.reference.mla_prolog_v3 import (
+    mla_prolog_v3,
+    npu_mla_prolog_v3,
+)
+from ._generated.reference.mla_prolog_v3_functional import (
+    mla_prolog_v3_functional,
+    npu_mla_prolog_v3_functional,
+)
+from ._generated.reference.pack_kv_rows import (
+    pack_kv_rows,
+)
+from ._generated.reference.quant_lightning_indexer import (
+    quant_lightning_indexer,
+    npu_quant_lightning_indexer,
+    npu_lightning_indexer_quant,
+)
+from ._generated.reference.quantize import (
+    quantize,
+    npu_quantize,
+)
+from ._generated.reference.rotary_mul import (
+    rotary_mul,
+    npu_rotary_mul,
+)
+from ._generated.reference.sparse_flash_attention import (
+    sparse_flash_attention,
+    npu_sparse_flash_attention,
+)
+from ._generated.reference.sparse_flash_attention_quant import (
+    sparse_flash_attention_quant,
+    sparse_flash_attention_quant_d,
+    sparse_flash_attention_quant_p,
+    sparse_flash_attention_quant_d_950,
+    sparse_flash_attention_quant_compute,
+)
+from ._generated.reference.unpack_kv_rows import (
+    unpack_kv_rows,
+)
+from .mxfp8 import dynamic_mx_quant, npu_dynamic_mx_quant
+
+__all__ = [
+    "dynamic_block_quant",
+    "npu_dynamic_block_quant",
+    "dynamic_quant",
+    "npu_dynamic_quant",
+    "fused_infer_attention_score_v2",
+    "npu_fused_infer_attention_score_v2",
+    "interleave_rope",
+    "npu_interleave_rope",
+    "kv_quant_sparse_flash_attention",
+    "npu_kv_quant_sparse_flash_attention",
+    "lightning_indexer",
+    "npu_lightning_indexer",
+    "lightning_indexer_prolog_quant",
+    "mla_indexer_prolog_quant",
+    "mla_indexer_prolog_quant_d",
+    "mla_indexer_prolog_quant_p",
+    "mla_prolog_quant",
+    "mla_prolog_quant_d",
+    "mla_prolog_quant_p",
+    "mla_prolog_v2",
+    "npu_mla_prolog_v2",
+    "mla_prolog_v3",
+    "npu_mla_prolog_v3",
+    "mla_prolog_v3_functional",
+    "npu_mla_prolog_v3_functional",
+    "pack_kv_rows",
+    "quant_lightning_indexer",
+    "npu_quant_lightning_indexer",
+    "npu_lightning_indexer_quant",
+    "quantize",
+    "npu_quantize",
+    "rotary_mul",
+    "npu_rotary_mul",
+    "sparse_flash_attention",
+    "npu_sparse_flash_attention",
+    "sparse_flash_attention_quant",
+    "sparse_flash_attention_quant_d",
+    "sparse_flash_attention_quant_p",
+    "sparse_flash_attention_quant_d_950",
+    "sparse_flash_attention_quant_compute",
+    "unpack_kv_rows",
+    "dynamic_mx_quant",
+    "npu_dynamic_mx_quant",
+]

@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights in FRACTAL_NZ, the tiled format of Ascend matrix units."""
 
+from __future__ import annotations
+
 import functools
 import numbers
 import operator
 import sys
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .errors import raise_error, shown
+
+if TYPE_CHECKING:
+    from .calling import Array, Result
 
 ND, NZ = 2, 29
 
@@ -115,30 +121,39 @@ def _tensor_class():
     return FractalNZTensor
 
 
-def format_cast(x, format, *dtypes):
+def format_cast(x: Array | FractalNZ, format: int, *dtypes: None) -> Result:
     """`x` in another memory format: 29 is FRACTAL_NZ, 2 is ND (row-major). Already there: `x` itself.
 
     The dtype integers that some spellings append are reserved: None only.
     """
+    return _cast("format_cast", x, format, dtypes)
+
+
+def npu_format_cast(x: Array | FractalNZ, format: int, *dtypes: None) -> Result:
+    """`x` in another memory format: 29 is FRACTAL_NZ, 2 is ND (row-major). Already there: `x` itself.
+
+    The dtype integers that some spellings append are reserved: None only.
+    """
+    return _cast("npu_format_cast", x, format, dtypes)
+
+
+def _cast(spelling, x, format, dtypes):
     if not isinstance(format, numbers.Integral) or format not in (ND, NZ):
-        raise_error("INVALID_ARGUMENT", "format_cast", "format", "", f"is {shown(format)}", "2 (ND) or 29 (FRACTAL_NZ)")
+        raise_error("INVALID_ARGUMENT", spelling, "format", "", f"is {shown(format)}", "2 (ND) or 29 (FRACTAL_NZ)")
     for i, dtype in enumerate(dtypes):
         if dtype is not None:
-            raise_error("UNSUPPORTED", "format_cast", "dtypes", f"[{i}]", f"is {shown(dtype)}", "None (reserved)")
+            raise_error("UNSUPPORTED", spelling, "dtypes", f"[{i}]", f"is {shown(dtype)}", "None (reserved)")
     if isinstance(x, FractalNZ):
         return x if format == NZ else x.nd()
-    _check_array(x, "x")
+    _check_array(x, "x", spelling)
     if format == ND:
         return x
-    _check_rank(tuple(x.shape), "x")
+    _check_rank(tuple(x.shape), "x", spelling)
     if isinstance(x, np.ndarray):
         return FractalNZ(_to_nz(x), x.shape)
     import torch  # x is one of its tensors
 
     return x.detach().clone(memory_format=torch.contiguous_format).as_subclass(_tensor_class())
-
-
-npu_format_cast = format_cast  # the name that torch_npu has for it
 
 
 def is_tensor(x):
@@ -147,15 +162,15 @@ def is_tensor(x):
     return torch is not None and isinstance(x, torch.Tensor)
 
 
-def _check_array(x, name):
+def _check_array(x, name, spelling="format_cast"):
     if not isinstance(x, np.ndarray) and not is_tensor(x):
         got = f"is {type(x).__name__!r:.120}"
-        raise_error("INVALID_DTYPE", "format_cast", name, "", got, "a numpy array or a torch tensor")
+        raise_error("INVALID_DTYPE", spelling, name, "", got, "a numpy array or a torch tensor")
 
 
-def _check_rank(shape, name):
+def _check_rank(shape, name, spelling="format_cast"):
     if len(shape) < 2:
-        raise_error("INVALID_SHAPE", "format_cast", name, "", f"has shape {list(shape)}", "rank 2 or more")
+        raise_error("INVALID_SHAPE", spelling, name, "", f"has shape {list(shape)}", "rank 2 or more")
 
 
 def _storage_shape(shape, array):

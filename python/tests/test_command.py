@@ -13,7 +13,7 @@ TINY = pathlib.Path(dsakit.__file__).parent / "models" / "tiny-dsa"
 
 
 def dsakit_command(*args, stdin=b"", status=0):
-    done = subprocess.run([COMMAND, *map(str, args)], input=stdin, capture_output=True, timeout=300)
+    done = subprocess.run([COMMAND, *map(str, args)], input=stdin, capture_output=True, timeout=1800)  # against hangs
     assert done.returncode == status, done.stderr.decode()
     return done.stdout if status == 0 else done.stderr.decode()
 

@@ -62,7 +62,7 @@ def packed():
 def test_every_name_of_torch_npu():
     for name in TORCH_NPU:
         spelled = getattr(dsakit, "npu_" + name)
-        assert getattr(dsakit.ops.npu, "npu_" + name) is spelled and spelled.__doc__ == getattr(dsakit, name).__doc__
+        assert getattr(dsakit.ops.npu, "npu_" + name) is spelled and spelled.__name__ == "npu_" + name
         assert callable(getattr(dsakit.reference, "npu_" + name))
 
 
@@ -182,7 +182,7 @@ def test_fused_attention():
 def test_quantisation_that_is_reserved():
     x = np.ones((2, 128), BF16)
     for function in (dsakit.dynamic_mx_quant, dsakit.npu_dynamic_mx_quant, dsakit.reference.dynamic_mx_quant):
-        assert refused(NotImplementedError, "dst_type", lambda: function(x)).operator == "dynamic_mx_quant"
+        assert refused(NotImplementedError, "dst_type", lambda: function(x)).operator == function.__name__
     torch = pytest.importorskip("torch")
     for one in (1, np.int64(1), "int8", "qint8", np.int8, np.dtype(np.int8), torch.int8, torch.qint8):
         assert dsakit.dynamic_block_quant(x, dst_type=one)[0].dtype == np.int8

@@ -322,7 +322,7 @@ def python(code, *, status=0, **environment):
         env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=1800,  # against hangs
         cwd=pathlib.Path(__file__).parent,
     )
     assert done.returncode == status and not done.stderr, done.stdout + done.stderr

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+# Written by scripts/generate_python.py from include/dsakit/*.hpp: change those, then run it.
+"""Attention of each query row over the listed positions of latent rows, MLA in absorbed form."""
+
+from __future__ import annotations
+
+from .. import _core
+from ..calling import (
+    Array,
+    Lengths,
+    Result,
+    operator,
+)
+
+__all__ = [
+    "sparse_flash_attention",
+    "npu_sparse_flash_attention",
+]
+
+
+@operator
+def sparse_flash_attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    sparse_indices: Array,
+    scale_value: float,
+    *,
+    block_table: Array | None = None,
+    actual_seq_lengths_query: Lengths | None = None,
+    actual_seq_lengths_kv: Lengths | None = None,
+    query_rope: Array = None,
+    key_rope: Array = None,
+    sparse_block_size: int = 1,
+    layout_query: str = "BSND",
+    layout_kv: str = "BSND",
+    sparse_mode: int = 3,
+    pre_tokens: int = 9223372036854775807,
+    next_tokens: int = 9223372036854775807,
+    attention_mode: int = 0,
+    return_softmax_lse: bool = False,
+    sinks: Array | None = None,
+    index_check: str = "error",
+    level: str = "portable",
+    attention_out: Array | None = None,
+    softmax_max: Array | None = None,
+    softmax_sum: Array | None = None,
+) -> tuple[Result, Result, Result]:
+    """Attention of each query row over the listed positions of latent rows, MLA in absorbed form.
+
+        s[h,j] = (query[h] . key[j] + query_rope[h] . key_rope[j]) * scale_value
+        out[h] = sum_j softmax(s[h])[j] * key[j]
+
+    Parameters:
+        query                     [B, S1, N1, Dv] or [T1, N1, Dv] (bfloat16, float16): absorbed
+                                  queries
+        key                       [B, S2, 1, Dv], [T2, 1, Dv] or pages [block_num, block_size, 1,
+                                  Dv] (dtype of query): latent rows
+        value                     shape of key (dtype of key): the key: the same memory, or equal
+                                  rows
+        sparse_indices            [B, S1, 1, K] or [T1, 1, K] (int32): blocks of positions to attend
+                                  to, -1 ends a list
+        scale_value               float, required (finite): factor of the scores, as given
+        block_table               [B, pages per sequence] (int32), optional: pages of each sequence,
+                                  with PA_BSND only
+        actual_seq_lengths_query  [B] (int32), optional: lengths of the sequences of query: counts
+                                  (BSND, may be absent), running totals (TND)
+        actual_seq_lengths_kv     [B] (int32), optional: lengths of the sequences of key: counts
+                                  (BSND, may be absent; PA_BSND), running totals (TND)
+        query_rope                query with Dr as last axis (dtype of query): rotated part of the
+                                  queries
+        key_rope                  key with Dr as last axis (dtype of query): rotated part of the
+                                  keys
+        sparse_block_size         int, default 1 (>= 1; strict: a power of two up to 128): positions
+                                  that one entry of sparse_indices names
+        layout_query              str, default "BSND" (BSND, TND): axes of query
+        layout_kv                 str, default "BSND" (BSND, TND, PA_BSND): axes of key: as query,
+                                  or pages
+        sparse_mode               int, default 3 (0, 3): 0: all keys are visible; 3: causal, aligned
+                                  at the bottom right
+        pre_tokens                int, default 9223372036854775807 (9223372036854775807): keys
+                                  before the diagonal: all of them
+        next_tokens               int, default 9223372036854775807 (9223372036854775807): keys
+                                  behind the diagonal: all of them
+        attention_mode            int, default 0 (2): 2: MLA in absorbed form, the only mode; the
+                                  documents' default is refused
+        return_softmax_lse        bool, default False: fill softmax_max and softmax_sum
+        sinks                     [N1] (float32), optional: one more logit per head, without a value
+        index_check               str, default "error" (error, mask): mask: entries past the key
+                                  length are ignored, as the device does
+        level                     str, default "portable" (portable, strict): strict also refuses
+                                  what Atlas A2/A3 refuses
+
+    Results, or by keyword the memory for them:
+        attention_out             shape of query (dtype of query): attention, still in the latent
+                                  space
+        softmax_max               [B, 1, S1, N1] or [1, T1, N1]; without return_softmax_lse [0]
+                                  (float32): largest score of each head
+        softmax_sum               shape of softmax_max (float32): sum of exp(score - softmax_max)
+
+    Errors:
+        INVALID_ARGUMENT: a tensor that the layouts need is missing, one they do not need is given,
+            an attribute is unknown, value is not key
+        INVALID_SHAPE, INVALID_DTYPE: a tensor is not as listed
+        UNSUPPORTED: strict: what Atlas A2/A3 does not take
+        INVALID_SEQLEN: lengths are negative, decrease or exceed their tensor or table
+        INVALID_INDEX, INVALID_BLOCK: an entry in use names no visible position, its page is none of
+            key
+        INVALID_STRIDE, MISALIGNED, INVALID_DEVICE, ALIASED: memory that cannot be read, written or
+            shared like this
+        INVALID_VALUE: value checking (off by default) finds a number that is not finite, or a scale
+            that makes no sense
+
+    Source: torch_npu.npu_sparse_flash_attention. More: docs/operators/sparse_flash_attention.md
+    """
+    values = (
+        query, key, value, sparse_indices, scale_value, block_table, actual_seq_lengths_query,
+        actual_seq_lengths_kv, query_rope, key_rope, sparse_block_size, layout_query, layout_kv, sparse_mode,
+        pre_tokens, next_tokens, attention_mode, return_softmax_lse, sinks, index_check, level, attention_out,
+        softmax_max, softmax_sum,
+    )  # fmt: skip
+    return _core.sparse_flash_attention(values, "sparse_flash_attention")
+
+
+@operator
+def npu_sparse_flash_attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    sparse_indices: Array,
+    scale_value: float,
+    *,
+    block_table: Array | None = None,
+    actual_seq_lengths_query: Lengths | None = None,
+    actual_seq_lengths_kv: Lengths | None = None,
+    query_rope: Array = None,
+    key_rope: Array = None,
+    sparse_block_size: int = 1,
+    layout_query: str = "BSND",
+    layout_kv: str = "BSND",
+    sparse_mode: int = 3,
+    pre_tokens: int = 9223372036854775807,
+    next_tokens: int = 9223372036854775807,
+    attention_mode: int = 0,
+    return_softmax_lse: bool = False,
+    sinks: Array | None = None,
+    index_check: str = "error",
+    level: str = "portable",
+    attention_out: Array | None = None,
+    softmax_max: Array | None = None,
+    softmax_sum: Array | None = None,
+) -> tuple[Result, Result, Result]:
+    """Attention of each query row over the listed positions of latent rows, MLA in absorbed form.
+
+        s[h,j] = (query[h] . key[j] + query_rope[h] . key_rope[j]) * scale_value
+        out[h] = sum_j softmax(s[h])[j] * key[j]
+
+    Parameters:
+        query                     [B, S1, N1, Dv] or [T1, N1, Dv] (bfloat16, float16): absorbed
+                                  queries
+        key                       [B, S2, 1, Dv], [T2, 1, Dv] or pages [block_num, block_size, 1,
+                                  Dv] (dtype of query): latent rows
+        value                     shape of key (dtype of key): the key: the same memory, or equal
+                                  rows
+        sparse_indices            [B, S1, 1, K] or [T1, 1, K] (int32): blocks of positions to attend
+                                  to, -1 ends a list
+        scale_value               float, required (finite): factor of the scores, as given
+        block_table               [B, pages per sequence] (int32), optional: pages of each sequence,
+                                  with PA_BSND only
+        actual_seq_lengths_query  [B] (int32), optional: lengths of the sequences of query: counts
+                                  (BSND, may be absent), running totals (TND)
+        actual_seq_lengths_kv     [B] (int32), optional: lengths of the sequences of key: counts
+                                  (BSND, may be absent; PA_BSND), running totals (TND)
+        query_rope                query with Dr as last axis (dtype of query): rotated part of the
+                                  queries
+        key_rope                  key with Dr as last axis (dtype of query): rotated part of the
+                                  keys
+        sparse_block_size         int, default 1 (>= 1; strict: a power of two up to 128): positions
+                                  that one entry of sparse_indices names
+        layout_query              str, default "BSND" (BSND, TND): axes of query
+        layout_kv                 str, default "BSND" (BSND, TND, PA_BSND): axes of key: as query,
+                                  or pages
+        sparse_mode               int, default 3 (0, 3): 0: all keys are visible; 3: causal, aligned
+                                  at the bottom right
+        pre_tokens                int, default 9223372036854775807 (9223372036854775807): keys
+                                  before the diagonal: all of them
+        next_tokens               int, default 9223372036854775807 (9223372036854775807): keys
+                                  behind the diagonal: all of them
+        attention_mode            int, default 0 (2): 2: MLA in absorbed form, the only mode; the
+                                  documents' default is refused
+        return_softmax_lse        bool, default False: fill softmax_max and softmax_sum
+        sinks                     [N1] (float32), optional: one more logit per head, without a value
+        index_check               str, default "error" (error, mask): mask: entries past the key
+                                  length are ignored, as the device does
+        level                     str, default "portable" (portable, strict): strict also refuses
+                                  what Atlas A2/A3 refuses
+
+    Results, or by keyword the memory for them:
+        attention_out             shape of query (dtype of query): attention, still in the latent
+                                  space
+        softmax_max               [B, 1, S1, N1] or [1, T1, N1]; without return_softmax_lse [0]
+                                  (float32): largest score of each head
+        softmax_sum               shape of softmax_max (float32): sum of exp(score - softmax_max)
+
+    Errors:
+        INVALID_ARGUMENT: a tensor that the layouts need is missing, one they do not need is given,
+            an attribute is unknown, value is not key
+        INVALID_SHAPE, INVALID_DTYPE: a tensor is not as listed
+        UNSUPPORTED: strict: what Atlas A2/A3 does not take
+        INVALID_SEQLEN: lengths are negative, decrease or exceed their tensor or table
+        INVALID_INDEX, INVALID_BLOCK: an entry in use names no visible position, its page is none of
+            key
+        INVALID_STRIDE, MISALIGNED, INVALID_DEVICE, ALIASED: memory that cannot be read, written or
+            shared like this
+        INVALID_VALUE: value checking (off by default) finds a number that is not finite, or a scale
+            that makes no sense
+
+    Source: torch_npu.npu_sparse_flash_attention. More: docs/operators/sparse_flash_attention.md
+    """
+    values = (
+        query, key, value, sparse_indices, scale_value, block_table, actual_seq_lengths_query,
+        actual_seq_lengths_kv, query_rope, key_rope, sparse_block_size, layout_query, layout_kv, sparse_mode,
+        pre_tokens, next_tokens, attention_mode, return_softmax_lse, sinks, index_check, level, attention_out,
+        softmax_max, softmax_sum,
+    )  # fmt: skip
+    return _core.sparse_flash_attention(values, "npu_sparse_flash_attention")
