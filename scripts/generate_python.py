@@ -77,11 +77,9 @@ def spellings(name, family):
     """The names at the top of the package that an operator has, but for those of attention in pypto.py's form."""
     own = Spelling(name, name, **PARTICULAR.get(name, {}))
     entry = replace(own, like=name, title=f"{name} as the documents call it too.")
+    yield own
     if family == "torch_npu":
-        yield own
         yield replace(own, name="npu_" + name, **(STRICT_MODES if name == "quant_lightning_indexer" else {}))
-    else:
-        yield own
     if name == "quant_lightning_indexer":  # as the recipes call it
         yield replace(own, name="npu_lightning_indexer_quant")
     if name in ("mla_prolog_quant", "mla_indexer_prolog_quant"):
