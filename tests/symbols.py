@@ -9,8 +9,8 @@ import sys
 bad, seen = [], 0
 for path in sys.argv[1:]:
     name = pathlib.Path(path).name
-    match = re.match(r"(avx\w+|neon)\.cc", name)
-    if not match:
+    match = re.match(r"(\w+)\.cc", name)
+    if pathlib.Path(path).parent.name != "rung" or not match:
         continue
     seen += 1
     text = subprocess.run(["nm", "-C", "--defined-only", path], capture_output=True, text=True, check=True).stdout

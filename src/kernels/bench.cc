@@ -86,18 +86,17 @@ class Bench {
     for (const int n : {128, 4096}) rows(n);
     attention(256);
     panels();
-    for (const int few : {1, 4, 12}) few_rows(few);
+    for (const int n : {1, 4, 12}) gemv(n);
   }
 
  private:
-  /// `work`: operations of products (two for each multiplication), else elements. A rung without the kernel is left
-  /// out.
+  /// `work`: operations of products (two for each multiplication), else elements.
   template <class F, class Call>
   void time(const char* kernel, F Kernels::*entry, const std::string& size, double work, Call call) {
     for (const Kernels* k : supported_kernels()) {
       const std::string name = std::string(kernel) + " " + k->isa;
       const auto in_name = [&](const std::string& part) { return name.find(part) != std::string::npos; };
-      if (!(k->*entry) || !std::ranges::all_of(wanted_, in_name)) continue;
+      if (!std::ranges::all_of(wanted_, in_name)) continue;
       const double seconds = best_seconds([&] { call(k->*entry); });
       each_({kernel, k->isa, size, seconds, work / seconds});
     }
@@ -106,13 +105,13 @@ class Bench {
   void products(int m, int depth) {
     const std::string size = std::to_string(m) + "x" + std::to_string(depth) + "x64";
     const double work = 2.0 * m * depth * kPanel;
-    time("product_i8", &Kernels::product_i8, size, work,
+    time("product_i8", &Kernels::product, size, work,
          [&](auto f) { f(codes_.data(), depth, m, weights_i8_.data(), sums_.data(), depth, acc_.data(), kPanel); });
-    time("product_bf16", &Kernels::product_bf16, size, work,
+    time("product_bf16", &Kernels::product, size, work,
          [&](auto f) { f(a_bf16_.data(), depth, m, weights_bf16_.data(), depth, y_.data(), kPanel, false); });
-    time("product_f32", &Kernels::product_f32, size, work,
+    time("product_f32", &Kernels::product, size, work,
          [&](auto f) { f(a_.data(), depth, m, weights_bf16_.data(), depth, y_.data(), kPanel, false); });
-    time("product_wide", &Kernels::product_wide, size, work,
+    time("product_wide", &Kernels::product, size, work,
          [&](auto f) { f(a_.data(), depth, m, weights_.data(), depth, y_.data(), kPanel, false); });
   }
 
@@ -123,9 +122,9 @@ class Bench {
     for (const int count : {16, 128}) {
       const std::string size = "64 heads, " + std::to_string(count) + " keys";
       const double work = 2.0 * kBlocks * 16 * kDims * count;
-      time("index_scores_i8", &Kernels::index_scores_i8, size, work,
+      time("index_scores_i8", &Kernels::index_scores, size, work,
            [&](auto f) { f(narrow, weights_i8_.data(), kDims, count, y_.data()); });
-      time("index_scores_f32", &Kernels::index_scores_f32, size, work,
+      time("index_scores_f32", &Kernels::index_scores, size, work,
            [&](auto f) { f(wide, weights_.data(), kDims, count, y_.data()); });
     }
     for (const float floor : {0.9f, -2.0f})  // a twentieth of uniform numbers of -1..1, or all
@@ -141,10 +140,10 @@ class Bench {
     time("max_abs", &Kernels::max_abs, size, n, [&](auto f) { *y_.data() = f(x, n); });
     time("quantize", &Kernels::quantize, size, n, [&](auto f) { f(x, n, 127.0f, codes_out_.data()); });
     time("dequantize", &Kernels::dequantize, size, n, [&](auto f) { f(sums_.data(), n, 0.1f, x, y_.data()); });
-    time("widen_bf16", &Kernels::widen_bf16, size, n, [&](auto f) { f(a_bf16_.data(), n, y_.data()); });
-    time("widen_f16", &Kernels::widen_f16, size, n, [&](auto f) { f(a_f16_.data(), n, y_.data()); });
-    time("round_bf16", &Kernels::round_bf16, size, n, [&](auto f) { f(x, n, high_.data()); });
-    time("round_f16", &Kernels::round_f16, size, n, [&](auto f) { f(x, n, halves_.data()); });
+    time("widen_bf16", &Kernels::widen, size, n, [&](auto f) { f(a_bf16_.data(), n, y_.data()); });
+    time("widen_f16", &Kernels::widen, size, n, [&](auto f) { f(a_f16_.data(), n, y_.data()); });
+    time("round_bf16", &Kernels::round, size, n, [&](auto f) { f(x, n, high_.data()); });
+    time("round_f16", &Kernels::round, size, n, [&](auto f) { f(x, n, halves_.data()); });
   }
 
   void attention(int n) {
@@ -177,45 +176,45 @@ class Bench {
            [&](auto f) { f(rows.row.data(), kValues, kValueWidth, panel.data(), more...); });
     };
     using K = Kernels;
-    both("transpose_bf16", &K::transpose_bf16, "interleave_bf16", &K::interleave_bf16, rows_bf16_, panel_bf16_);
-    both("transpose_i8", &K::transpose_i8, "interleave_i8", &K::interleave_i8, rows_i8_, panel_bf16_);
-    both("transpose_f16", &K::transpose_f16, "interleave_f16", &K::interleave_f16, rows_f16_, panel_);
-    both("transpose_f32", &K::transpose_f32, "interleave_f32", &K::interleave_f32, rows_f32_, panel_);
-    both("transpose_codes", &K::transpose_codes, "interleave_codes", &K::interleave_codes, rows_i8_, panel_i8_,
+    both("transpose_bf16", &K::transpose, "interleave_bf16", &K::interleave, rows_bf16_, panel_bf16_);
+    both("transpose_i8", &K::transpose, "interleave_i8", &K::interleave, rows_i8_, panel_bf16_);
+    both("transpose_f16", &K::transpose, "interleave_f16", &K::interleave, rows_f16_, panel_);
+    both("transpose_f32", &K::transpose, "interleave_f32", &K::interleave, rows_f32_, panel_);
+    both("transpose_codes", &K::transpose, "interleave_codes", &K::interleave, rows_i8_, panel_i8_,
          acc_.data());
   }
 
-  void few_rows(int few) {
+  void gemv(int rows) {
     constexpr int kKeys = 64, kWidth = 512;
-    const std::string size = std::to_string(few) + "x64x512";
-    const double work = 2.0 * few * kKeys * kWidth;
+    const std::string size = std::to_string(rows) + "x64x512";
+    const double work = 2.0 * rows * kKeys * kWidth;
     const std::int32_t* const query = sums_.data();  // any codes; those of a float below are small numbers
     const auto* const floats = reinterpret_cast<const std::int32_t*>(a_.data());
-    const int digits = few % 3 == 0 ? 3 : 1;
-    time("few_dots_i8", &Kernels::few_dots_i8, size, work, [&](auto f) {
-      f(query, few / digits, digits, rows_i8_.bytes.data(), kKeys, kWidth, a_.data(), y_.data(), kKeys,
+    const int digits = rows % 3 == 0 ? 3 : 1;
+    time("gemv_dots_i8", &Kernels::gemv_dots, size, work, [&](auto f) {
+      f(query, rows / digits, digits, rows_i8_.bytes.data(), kKeys, kWidth, a_.data(), y_.data(), kKeys,
         rows_i8_.bytes.data(), kWidth);
     });
-    time("few_sums_i8", &Kernels::few_sums_i8, size, work, [&](auto f) {
+    time("gemv_sums_i8", &Kernels::gemv_sums, size, work, [&](auto f) {
       for (int column = 0; column < kWidth; column += kPanel)
-        f(codes_.data(), kKeys, few, rows_i8_.bytes.data(), kKeys, column, kPanel, acc_.data(), rows_i8_.bytes.data());
+        f(codes_.data(), kKeys, rows, rows_i8_.bytes.data(), kKeys, column, kPanel, acc_.data(), rows_i8_.bytes.data());
     });
-    time("few_dots_bf16", &Kernels::few_dots_bf16, size, work, [&](auto f) {
-      f(reinterpret_cast<const std::int32_t*>(a_bf16_.data()), few, rows_bf16_.bytes.data(), kKeys, kWidth, y_.data(),
+    time("gemv_dots_bf16", &Kernels::gemv_dots, size, work, [&](auto f) {
+      f(reinterpret_cast<const std::int32_t*>(a_bf16_.data()), rows, rows_bf16_.bytes.data(), kKeys, kWidth, y_.data(),
         kKeys, rows_bf16_.bytes.data(), kWidth);
     });
-    time("few_sums_bf16", &Kernels::few_sums_bf16, size, work, [&](auto f) {
+    time("gemv_sums_bf16", &Kernels::gemv_sums, size, work, [&](auto f) {
       for (int column = 0; column < kWidth; column += kPanel)
-        f(a_bf16_.data(), kKeys, few, rows_bf16_.bytes.data(), kKeys, column, kPanel, y_.data(),
+        f(a_bf16_.data(), kKeys, rows, rows_bf16_.bytes.data(), kKeys, column, kPanel, y_.data(),
           rows_bf16_.bytes.data());
     });
-    const auto wide = [&](Kept kept, const char* type, const auto& rows) {
-      time("few_dots_wide", &Kernels::few_dots_wide, size + " " + type, work, [&](auto f) {
-        f(floats, few, kept, rows.bytes.data(), kKeys, kWidth, y_.data(), kKeys, rows.bytes.data(), kWidth);
+    const auto wide = [&](Kept kept, const char* type, const auto& keys) {
+      time("gemv_dots_wide", &Kernels::gemv_dots, size + " " + type, work, [&](auto f) {
+        f(floats, rows, kept, keys.bytes.data(), kKeys, kWidth, y_.data(), kKeys, keys.bytes.data(), kWidth);
       });
-      time("few_sums_wide", &Kernels::few_sums_wide, size + " " + type, work, [&](auto f) {
+      time("gemv_sums_wide", &Kernels::gemv_sums, size + " " + type, work, [&](auto f) {
         for (int column = 0; column < kWidth; column += kPanel)
-          f(a_.data(), kKeys, few, kept, rows.bytes.data(), kKeys, column, kPanel, y_.data(), rows.bytes.data());
+          f(a_.data(), kKeys, rows, kept, keys.bytes.data(), kKeys, column, kPanel, y_.data(), keys.bytes.data());
       });
     };
     wide(Kept::bf16, "bf16", rows_bf16_);

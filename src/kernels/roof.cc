@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <vector>
 
 namespace dsakit {
 namespace {
@@ -36,13 +35,12 @@ std::uint64_t read_all(const std::uint64_t* x, std::int64_t n) {
 }  // namespace
 
 double measure_peak(const Kernels& kernels, Dot kind, int threads) {
-  if (!kernels.peak) return 0;
   constexpr int kRounds = 1 << 17;
   double operations = 0;
   const double seconds = best_seconds(40, [&] {
     operations = 0;
 #pragma omp parallel num_threads(threads) reduction(+ : operations)
-    operations += kernels.peak(kind, kRounds);
+    operations += kernels.peak[int(kind)](kRounds);
   });
   return operations / seconds * 1e-9;
 }
@@ -50,20 +48,7 @@ double measure_peak(const Kernels& kernels, Dot kind, int threads) {
 double measure_best_peak(Dot kind, int threads) {
   double best = 0;
   for (const Kernels* k : supported_kernels()) best = std::max(best, measure_peak(*k, kind, threads));
-  if (best > 0) return best;
-  if (kind != Dot::f32) return measure_best_peak(Dot::f32, threads);
-  constexpr int kRows = 8, kDepth = 512, kCalls = 100;
-  const std::vector<bf16> panel(kDepth * kPanel);
-  const std::vector<float> rows(kRows * kDepth);
-  const double seconds = best_seconds(10, [&] {
-#pragma omp parallel num_threads(threads)
-    {
-      std::vector<float> c(kRows * kPanel);
-      for (int i = 0; i < kCalls; ++i)
-        supported_kernels()[0]->product_f32(rows.data(), kDepth, kRows, panel.data(), kDepth, c.data(), kPanel, false);
-    }
-  });
-  return 2.0 * kRows * kDepth * kPanel * kCalls * threads / seconds * 1e-9;
+  return best;
 }
 
 double measure_read(int threads) {

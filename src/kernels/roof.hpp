@@ -6,11 +6,10 @@ namespace dsakit {
 
 // The limits of this machine, measured here and now: what a run compares its times with.
 
-/// 1e9 operations per second of a rung's dot instruction, `threads` at once; 0 where it has none.
+/// 1e9 operations per second of the best that a rung has for such products, `threads` at once.
 double measure_peak(const Kernels& kernels, Dot kind, int threads);
 
-/// The same of the best instruction that any rung of this machine has for such products: where none has one for int8
-/// or bf16, that for fp32, and where none for that either, what the fp32 product of the first rung reaches.
+/// The same of the best rung of this machine.
 double measure_best_peak(Dot kind, int threads);
 
 /// 1e9 bytes per second that `threads` read together from memory, each from its part of half a GiB.

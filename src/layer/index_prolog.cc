@@ -51,7 +51,7 @@ void IndexPrologBf16::run(Context& context) const {
   multiply(call, weights.w_dq, x, x_stride, rows, c_q);
   call.parallel_for(rows, double(rows * rank), [&](std::int64_t i, int thread) {
     const Row row = memory(thread);
-    kernels.widen_bf16(weights.gamma_cq.data(), rank, row.gamma);
+    kernels.widen(weights.gamma_cq.data(), rank, row.gamma);
     prolog::rms_norm(kernels, prolog::kPyPto, c_q + i * rank, rank, row.gamma, float(config.rms_norm_eps),
                      c_q + i * rank);
   });
@@ -64,19 +64,19 @@ void IndexPrologBf16::run(Context& context) const {
   const float head_scale = float(1 / std::sqrt(double(heads))), width_scale = float(1 / std::sqrt(double(width)));
   call.parallel_for(rows, double(rows * (heads + 4) * width), [&](std::int64_t i, int thread) {
     const Row row = memory(thread);
-    kernels.widen_bf16(cos + i * rope, rope, row.cos);
-    kernels.widen_bf16(sin + i * rope, rope, row.sin);
+    kernels.widen(cos + i * rope, rope, row.cos);
+    kernels.widen(sin + i * rope, rope, row.sin);
     const auto rotate = [&](float* v) {
       prolog::rope(layout, v, row.cos, row.sin, rope / 2, row.turned);
       std::copy_n(row.turned, rope, v);
     };
     float *q = query_f32 + i * heads * width, *k = key_f32 + i * width;
     for (std::int64_t h = 0; h < heads; ++h) rotate(q + h * width);
-    kernels.round_bf16(q, heads * width, query + i * heads * width);
+    kernels.round(q, heads * width, query + i * heads * width);
     prolog::layer_norm(kernels, k, width, weights.ln_gamma_k.data(), weights.ln_beta_k.data(), float(kLayerNormEpsilon),
                        k);
     rotate(k);
-    kernels.round_bf16(k, width, key + i * width);
+    kernels.round(k, width, key + i * width);
     for (std::int64_t h = 0; h < heads; ++h) {
       float& w = head_weights[i * heads + h];
       if (weights.w_proj_rest) w += rest[i * heads + h];

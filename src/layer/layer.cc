@@ -407,7 +407,7 @@ struct Chunk {
     for_each_tile(call, w.w_uv.view(), attended, n * c.kv_lora_rank, c.kv_lora_rank, rows,
                   [&](auto head, auto row, auto some, auto column, auto columns, const float* tile) {
                     for (std::int64_t i = 0; i < some; ++i)
-                      call.kernels().round_bf16(tile + i * kPanel, columns,
+                      call.kernels().round(tile + i * kPanel, columns,
                                                 values + ((row + i) * n + head) * dv + column);
                   });
     for_each_tile(call, w.w_o.view(), values, n * dv, 0, rows,
@@ -416,7 +416,7 @@ struct Chunk {
                       const std::int64_t at = (row + i) * out.stride[0] + column;
                       if (out.dtype == DType::f32)
                         std::copy_n(tile + i * kPanel, columns, static_cast<float*>(out.data) + at);
-                      else call.kernels().round_bf16(tile + i * kPanel, columns, static_cast<bf16*>(out.data) + at);
+                      else call.kernels().round(tile + i * kPanel, columns, static_cast<bf16*>(out.data) + at);
                     }
                   });
     call.finish();

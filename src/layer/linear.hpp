@@ -19,9 +19,9 @@ void product_tile(const Call& call, const Weight& w, std::int64_t matrix, std::i
                   std::int64_t a_stride, std::int64_t rows, float* tile) {
   const bf16* columns = w.panel_bf16(matrix, panel, nullptr);
   if constexpr (std::is_same_v<A, float>) {
-    call.kernels().product_f32(a, a_stride, int(rows), columns, int(w.k), tile, kPanel, false);
+    call.kernels().product(a, a_stride, int(rows), columns, int(w.k), tile, kPanel, false);
   } else if (!call.same_products()) {
-    call.kernels().product_bf16(a, a_stride, int(rows), columns, int(w.k), tile, kPanel, false);
+    call.kernels().product(a, a_stride, int(rows), columns, int(w.k), tile, kPanel, false);
   } else {
     constexpr std::int64_t kRows = 8;
     alignas(64) float wide[kRows * kSumBlock];
@@ -30,8 +30,8 @@ void product_tile(const Call& call, const Weight& w, std::int64_t matrix, std::i
       for (std::int64_t k = 0; k < w.k; k += kSumBlock) {
         const std::int64_t block = std::min<std::int64_t>(kSumBlock, w.k - k);
         for (std::int64_t i = 0; i < some; ++i)
-          call.kernels().widen_bf16(a + (r + i) * a_stride + k, block, wide + i * kSumBlock);
-        call.kernels().product_f32(wide, kSumBlock, int(some), columns + k * kPanel, int(block), tile + r * kPanel,
+          call.kernels().widen(a + (r + i) * a_stride + k, block, wide + i * kSumBlock);
+        call.kernels().product(wide, kSumBlock, int(some), columns + k * kPanel, int(block), tile + r * kPanel,
                                    kPanel, k > 0);
       }
     }

@@ -105,7 +105,7 @@ struct Session::State {
       Timed timed(&costs, "embedding", double(rows * width) * sizeof(bf16));
       Call call(context, "model", 0);
       for (std::int64_t i = 0; i < rows; ++i)
-        call.kernels().widen_bf16(model->embedding.data() + tokens[i] * width, width, a.residual + i * width);
+        call.kernels().widen(model->embedding.data() + tokens[i] * width, width, a.residual + i * width);
     }
     for (std::size_t l = 0; l < model->layers.size(); ++l) {
       const Model::State::Layer& layer = model->layers[l];
@@ -115,7 +115,7 @@ struct Session::State {
         call.parallel_for(rows, row_work, [&](std::int64_t i, int) {
           float* y = a.normal + i * width;
           norm(call.kernels(), a.residual + i * width, layer.attention_norm, c.rms_norm_eps, y);
-          call.kernels().round_bf16(y, width, a.input + i * width);
+          call.kernels().round(y, width, a.input + i * width);
         });
         call.finish();
       }

@@ -39,9 +39,9 @@ inline void check_out(const Check& check, const Tensor& t, const char* name, con
 inline void widen(const Kernels& kernels, const Tensor& t, std::int64_t offset, std::int64_t n, float* y) {
   switch (t.dtype) {
     case DType::bf16:
-      return kernels.widen_bf16(static_cast<const bf16*>(t.data) + offset, n, y);
+      return kernels.widen(static_cast<const bf16*>(t.data) + offset, n, y);
     case DType::f16:
-      return kernels.widen_f16(static_cast<const f16*>(t.data) + offset, n, y);
+      return kernels.widen(static_cast<const f16*>(t.data) + offset, n, y);
     default:
       std::memcpy(y, static_cast<const float*>(t.data) + offset, std::size_t(n) * sizeof(float));
   }
@@ -51,7 +51,7 @@ inline void widen(const Kernels& kernels, const Tensor& t, std::int64_t offset, 
 inline void narrow(const Kernels& kernels, const float* x, std::int64_t n, const Tensor& t, std::int64_t offset) {
   switch (t.dtype) {
     case DType::bf16:
-      return kernels.round_bf16(x, n, static_cast<bf16*>(t.data) + offset);
+      return kernels.round(x, n, static_cast<bf16*>(t.data) + offset);
     case DType::f16:
       for (std::int64_t i = 0; i < n; ++i) static_cast<f16*>(t.data)[offset + i] = to_f16(x[i]);
       return;

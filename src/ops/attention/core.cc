@@ -187,8 +187,8 @@ class Worker {
       for (int c = 0; c < p_.latent; ++c) values[c] *= keep;
     }
     for (int c = 0; c < p_.latent; ++c) values[c] /= sum;
-    if (plan_.half) k_.round_f16(values, p_.latent, p_.out.row<f16>(row));
-    else k_.round_bf16(values, p_.latent, p_.out.row<bf16>(row));
+    if (plan_.half) k_.round(values, p_.latent, p_.out.row<f16>(row));
+    else k_.round(values, p_.latent, p_.out.row<bf16>(row));
     write_softmax(p_, row, most, sum);
   }
 
@@ -199,8 +199,8 @@ class Worker {
 
   void load(const Rows& rows, std::int64_t row, int width, std::ptrdiff_t to) const {
     if (width == 0) return;
-    if (plan_.half) return k_.widen_f16(rows.row<const f16>(row), width, s_.wide_query + to);
-    if (plan_.wide) return k_.widen_bf16(rows.row<const bf16>(row), width, s_.wide_query + to);
+    if (plan_.half) return k_.widen(rows.row<const f16>(row), width, s_.wide_query + to);
+    if (plan_.wide) return k_.widen(rows.row<const bf16>(row), width, s_.wide_query + to);
     std::memcpy(s_.query + to, rows.row<const bf16>(row), sizeof(bf16) * std::size_t(width));
   }
 
@@ -222,26 +222,26 @@ class Worker {
   }
 
   void product(int column, int depth, const bf16* panel, float* c, std::ptrdiff_t pitch) const {
-    if (plan_.wide) k_.product_f32(s_.wide_query + column, plan_.query_pitch, heads_, panel, depth, c, pitch, false);
-    else k_.product_bf16(s_.query + column, plan_.query_pitch, heads_, panel, depth, c, pitch, false);
+    if (plan_.wide) k_.product(s_.wide_query + column, plan_.query_pitch, heads_, panel, depth, c, pitch, false);
+    else k_.product(s_.query + column, plan_.query_pitch, heads_, panel, depth, c, pitch, false);
   }
   void product(int column, int depth, const float* panel, float* c, std::ptrdiff_t pitch) const {
-    k_.product_wide(s_.wide_query + column, plan_.query_pitch, heads_, panel, depth, c, pitch, false);
+    k_.product(s_.wide_query + column, plan_.query_pitch, heads_, panel, depth, c, pitch, false);
   }
 
   void transpose(const bf16* const* rows, int count, int dims, bf16* to) const {
-    k_.transpose_bf16(rows, count, dims, to);
+    k_.transpose(rows, count, dims, to);
   }
   void transpose(const f16* const* rows, int count, int dims, float* to) const {
-    k_.transpose_f16(rows, count, dims, to);
+    k_.transpose(rows, count, dims, to);
   }
   void transpose(const std::int8_t* const* rows, int count, int dims, bf16* to) const {
-    k_.transpose_i8(rows, count, dims, to);
+    k_.transpose(rows, count, dims, to);
   }
-  void interleave(const bf16* const* rows, int dims, bf16* to) const { k_.interleave_bf16(rows, count_, dims, to); }
-  void interleave(const f16* const* rows, int dims, float* to) const { k_.interleave_f16(rows, count_, dims, to); }
+  void interleave(const bf16* const* rows, int dims, bf16* to) const { k_.interleave(rows, count_, dims, to); }
+  void interleave(const f16* const* rows, int dims, float* to) const { k_.interleave(rows, count_, dims, to); }
   void interleave(const std::int8_t* const* rows, int dims, bf16* to) const {
-    k_.interleave_i8(rows, count_, dims, to);
+    k_.interleave(rows, count_, dims, to);
   }
 
   template <class T>
@@ -331,12 +331,12 @@ class Worker {
     interleave(rows, columns, panel);
     const float* weights = plan_.quantised ? s_.wide : s_.scores;
     if constexpr (std::is_same_v<T, f16>) {
-      k_.product_wide(weights, kScorePitch, heads_, panel, count_, s_.part, kPanel, false);
+      k_.product(weights, kScorePitch, heads_, panel, count_, s_.part, kPanel, false);
     } else if (plan_.wide) {
-      k_.product_f32(weights, kScorePitch, heads_, panel, count_, s_.part, kPanel, false);
+      k_.product(weights, kScorePitch, heads_, panel, count_, s_.part, kPanel, false);
     } else {
-      k_.product_bf16(s_.high, kScorePitch, heads_, panel, count_, s_.part, kPanel, false);
-      if (n_few > 0) k_.product_bf16(s_.low, kScorePitch, n_few, panel, count_, s_.part_low, kPanel, false);
+      k_.product(s_.high, kScorePitch, heads_, panel, count_, s_.part, kPanel, false);
+      if (n_few > 0) k_.product(s_.low, kScorePitch, n_few, panel, count_, s_.part_low, kPanel, false);
       for (int i = 0; i < n_few; ++i)
         for (int c = 0; c < columns; ++c) s_.part[few[i] * kPanel + c] += s_.part_low[i * kPanel + c];
     }

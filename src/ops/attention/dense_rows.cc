@@ -68,17 +68,15 @@ void Worker::load(const Tile& tile, Rows& rows) {
 }
 
 bool Worker::few_query() const {
-  if (!k_.few_dots_i8) return false;
-  return plan_.way == Way::codes ? tile_.rows() * plan_.query_digits <= kFew
-                                 : tile_.rows() <= kFew && p_.width <= kSumBlock;
+  return plan_.way == Way::codes ? tile_.rows() * plan_.query_digits <= k_.gemv_rows
+                                 : tile_.rows() <= k_.gemv_rows && p_.width <= kSumBlock;
 }
 
 bool Worker::few_weights() const {
-  if (!k_.few_dots_i8) return false;
-  return plan_.way == Way::codes ? tile_.rows() * plan_.weight_digits <= kFew : tile_.rows() <= kFew && now_->whole;
+  return plan_.way == Way::codes ? tile_.rows() * plan_.weight_digits <= k_.gemv_rows : tile_.rows() <= k_.gemv_rows && now_->whole;
 }
 
-/// Rows, which are padded, to the words that few_dots_i8, few_dots_bf16 and few_dots_wide want.
+/// Rows, which are padded, to the words that gemv_dots wants.
 void Worker::arrange_query() const {
   const bool codes = plan_.way == Way::codes;
   const int rows = tile_.rows() * (codes ? plan_.query_digits : 1), bytes = (p_.width * plan_.element + 31) / 32 * 32;
@@ -102,8 +100,8 @@ void Worker::arrange_query() const {
 void Worker::load_row(int r, std::int64_t query, std::int64_t head) {
   const Sequence& s = p_.sequence[tile_.b];
   const auto widen = [&](DType type, const Grid& g, int width, float* out) {
-    if (type == DType::bf16) k_.widen_bf16(address<const bf16>(g, s, tile_.b, query, head), width, out);
-    else if (type == DType::f16) k_.widen_f16(address<const f16>(g, s, tile_.b, query, head), width, out);
+    if (type == DType::bf16) k_.widen(address<const bf16>(g, s, tile_.b, query, head), width, out);
+    else if (type == DType::f16) k_.widen(address<const f16>(g, s, tile_.b, query, head), width, out);
     else std::memcpy(out, address<const float>(g, s, tile_.b, query, head), sizeof(float) * std::size_t(width));
   };
   if (plan_.way == Way::pairs) {
@@ -234,20 +232,20 @@ void Worker::find_unseen_infinities() {
 void Worker::transpose(DType type, const std::byte* const* rows, int count, int dims) const {
   auto* wide = reinterpret_cast<float*>(s_.panel);
   if (type == DType::bf16)
-    k_.transpose_bf16(Typed<bf16>(rows, count, 0).row, count, dims, reinterpret_cast<bf16*>(s_.panel));
-  else if (type == DType::f16) k_.transpose_f16(Typed<f16>(rows, count, 0).row, count, dims, wide);
-  else k_.transpose_f32(Typed<float>(rows, count, 0).row, count, dims, wide);
+    k_.transpose(Typed<bf16>(rows, count, 0).row, count, dims, reinterpret_cast<bf16*>(s_.panel));
+  else if (type == DType::f16) k_.transpose(Typed<f16>(rows, count, 0).row, count, dims, wide);
+  else k_.transpose(Typed<float>(rows, count, 0).row, count, dims, wide);
 }
 
 void Worker::interleave(const std::byte* const* rows, std::ptrdiff_t column, int columns) const {
   const int n = now_->count;
   auto* wide = reinterpret_cast<float*>(s_.panel);
   if (plan_.type == DType::bf16)
-    k_.interleave_bf16(Typed<bf16>(rows, n, column).row, n, columns, reinterpret_cast<bf16*>(s_.panel));
-  else if (plan_.type == DType::f16) k_.interleave_f16(Typed<f16>(rows, n, column).row, n, columns, wide);
-  else if (plan_.type == DType::f32) k_.interleave_f32(Typed<float>(rows, n, column).row, n, columns, wide);
+    k_.interleave(Typed<bf16>(rows, n, column).row, n, columns, reinterpret_cast<bf16*>(s_.panel));
+  else if (plan_.type == DType::f16) k_.interleave(Typed<f16>(rows, n, column).row, n, columns, wide);
+  else if (plan_.type == DType::f32) k_.interleave(Typed<float>(rows, n, column).row, n, columns, wide);
   else
-    k_.interleave_codes(Typed<std::int8_t>(rows, n, column).row, n, columns, reinterpret_cast<std::int8_t*>(s_.panel),
+    k_.interleave(Typed<std::int8_t>(rows, n, column).row, n, columns, reinterpret_cast<std::int8_t*>(s_.panel),
                         s_.column_sums);
 }
 

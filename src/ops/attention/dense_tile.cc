@@ -75,38 +75,38 @@ void Worker::score(int first, int count) const {
     const std::ptrdiff_t pitch = p_.rope ? kPanel : kScorePitch;
     float* const x = p_.rope ? s_.part : s_.scores + first;
     if (few_query()) {
-      k_.few_dots_i8(rows_->few_query, tile_.rows(), plan_.query_digits, now_->key + first, count, p_.width,
+      k_.gemv_dots(rows_->few_query, tile_.rows(), plan_.query_digits, now_->key + first, count, p_.width,
                      rows_->row_unit, x, pitch, now_->value + first, p_.value);
     } else {
       auto* codes = reinterpret_cast<std::int8_t*>(s_.panel);
-      k_.transpose_codes(Typed<std::int8_t>(now_->key + first, count, 0).row, count, p_.width, codes, s_.column_sums);
-      k_.product_i8(rows_->query_codes + at * plan_.query_digits, plan_.query_pitch, rows * plan_.query_digits, codes,
+      k_.transpose(Typed<std::int8_t>(now_->key + first, count, 0).row, count, p_.width, codes, s_.column_sums);
+      k_.product(rows_->query_codes + at * plan_.query_digits, plan_.query_pitch, rows * plan_.query_digits, codes,
                     s_.column_sums, (p_.width + 3) / 4 * 4, s_.products, kPanel);
       join(row, rows, plan_.query_digits, count, rows_->row_unit, x, pitch);
     }
   } else if (few_query() && plan_.way == Way::pairs) {
-    k_.few_dots_bf16(rows_->few_query, tile_.rows(), now_->key + first, count, p_.width, s_.scores + first, kScorePitch,
+    k_.gemv_dots(rows_->few_query, tile_.rows(), now_->key + first, count, p_.width, s_.scores + first, kScorePitch,
                      now_->value + first, p_.value);
   } else if (few_query()) {
-    k_.few_dots_wide(rows_->few_query, tile_.rows(), kept(plan_.type), now_->key + first, count, p_.width,
+    k_.gemv_dots(rows_->few_query, tile_.rows(), kept(plan_.type), now_->key + first, count, p_.width,
                      s_.scores + first, kScorePitch, now_->value + first, p_.value);
   } else {
     transpose(plan_.type, now_->key + first, count, p_.width);
     if (plan_.way == Way::pairs)
-      k_.product_bf16(rows_->query_pairs + at, plan_.query_pitch, rows, pairs, p_.width, c, kScorePitch, false);
+      k_.product(rows_->query_pairs + at, plan_.query_pitch, rows, pairs, p_.width, c, kScorePitch, false);
     else if (plan_.type == DType::bf16)
-      k_.product_f32(rows_->query_wide + at, plan_.query_pitch, rows, pairs, p_.width, c, kScorePitch, false);
-    else k_.product_wide(rows_->query_wide + at, plan_.query_pitch, rows, wide, p_.width, c, kScorePitch, false);
+      k_.product(rows_->query_wide + at, plan_.query_pitch, rows, pairs, p_.width, c, kScorePitch, false);
+    else k_.product(rows_->query_wide + at, plan_.query_pitch, rows, wide, p_.width, c, kScorePitch, false);
   }
   if (p_.rope) {
     transpose(p_.rope_type, now_->rope + first, count, p_.rope);
     const std::ptrdiff_t at = row * plan_.rope_pitch;
     const bool add = plan_.way != Way::codes;
     if (plan_.rope_pairs)
-      k_.product_bf16(rows_->rope_pairs + at, plan_.rope_pitch, rows, pairs, p_.rope, c, kScorePitch, add);
+      k_.product(rows_->rope_pairs + at, plan_.rope_pitch, rows, pairs, p_.rope, c, kScorePitch, add);
     else if (p_.rope_type == DType::bf16)
-      k_.product_f32(rows_->rope_wide + at, plan_.rope_pitch, rows, pairs, p_.rope, c, kScorePitch, add);
-    else k_.product_wide(rows_->rope_wide + at, plan_.rope_pitch, rows, wide, p_.rope, c, kScorePitch, add);
+      k_.product(rows_->rope_wide + at, plan_.rope_pitch, rows, pairs, p_.rope, c, kScorePitch, add);
+    else k_.product(rows_->rope_wide + at, plan_.rope_pitch, rows, wide, p_.rope, c, kScorePitch, add);
   }
   if (plan_.way == Way::codes) combine(first, count, row, rows);
 }
@@ -250,20 +250,20 @@ void Worker::multiply(int row, int rows, int low, int high, int few, int n_few) 
   const auto* pairs = reinterpret_cast<const bf16*>(s_.panel) + std::ptrdiff_t(low) * kPanel;
   const auto* wide = reinterpret_cast<const float*>(s_.panel) + std::ptrdiff_t(low) * kPanel;
   if (plan_.way == Way::codes) {
-    k_.product_i8(s_.weight_codes + at * plan_.weight_digits, kScorePitch, rows * plan_.weight_digits,
+    k_.product(s_.weight_codes + at * plan_.weight_digits, kScorePitch, rows * plan_.weight_digits,
                   reinterpret_cast<const std::int8_t*>(s_.panel), s_.column_sums, (high + 3) / 4 * 4, s_.products,
                   kPanel);
     join(row, rows, plan_.weight_digits, kPanel, weight_unit_, s_.part, kPanel);
   } else if (plan_.way == Way::pairs) {
-    k_.product_bf16(s_.high + at, kScorePitch, rows, pairs, high - low, part, kPanel, false);
+    k_.product(s_.high + at, kScorePitch, rows, pairs, high - low, part, kPanel, false);
     if (n_few == 0) return;
-    k_.product_bf16(s_.low + few * kScorePitch + low, kScorePitch, n_few, pairs, high - low, s_.part_low, kPanel,
+    k_.product(s_.low + few * kScorePitch + low, kScorePitch, n_few, pairs, high - low, s_.part_low, kPanel,
                     false);
     add_low(few, n_few);
   } else if (plan_.type == DType::bf16) {
-    k_.product_f32(s_.scores + at, kScorePitch, rows, pairs, high - low, part, kPanel, false);
+    k_.product(s_.scores + at, kScorePitch, rows, pairs, high - low, part, kPanel, false);
   } else {
-    k_.product_wide(s_.scores + at, kScorePitch, rows, wide, high - low, part, kPanel, false);
+    k_.product(s_.scores + at, kScorePitch, rows, wide, high - low, part, kPanel, false);
   }
 }
 
@@ -299,17 +299,17 @@ void Worker::multiply_values(int column, int columns) {
   if (few_weights()) {
     const std::byte* const* later = next_->count ? next_->key : now_->value;
     if (plan_.way == Way::codes) {
-      k_.few_sums_i8(s_.weight_codes, kScorePitch, rows * plan_.weight_digits, now_->value, now_->count, column,
+      k_.gemv_sums(s_.weight_codes, kScorePitch, rows * plan_.weight_digits, now_->value, now_->count, column,
                      columns, s_.products, later);
       join(0, rows, plan_.weight_digits, kPanel, weight_unit_, s_.part, kPanel);
       return add_peaks(column, columns);
     }
     if (plan_.way == Way::wide)
-      return k_.few_sums_wide(s_.scores, kScorePitch, rows, kept(plan_.type), now_->value, now_->count, column, columns,
+      return k_.gemv_sums(s_.scores, kScorePitch, rows, kept(plan_.type), now_->value, now_->count, column, columns,
                               s_.part, later);
-    k_.few_sums_bf16(s_.high, kScorePitch, rows, now_->value, now_->count, column, columns, s_.part, later);
+    k_.gemv_sums(s_.high, kScorePitch, rows, now_->value, now_->count, column, columns, s_.part, later);
     if (n_few_ == 0) return;
-    k_.few_sums_bf16(s_.low, kScorePitch, n_few_, now_->value, now_->count, column, columns, s_.part_low, now_->value);
+    k_.gemv_sums(s_.low, kScorePitch, n_few_, now_->value, now_->count, column, columns, s_.part_low, now_->value);
     return add_low(0, n_few_);
   }
   interleave(now_->value, column, columns);
@@ -395,7 +395,7 @@ void Worker::finish(const Tile& tile, const Partial& all, int r) const {
   }
   switch (p_.out_type) {
     case DType::bf16:
-      return k_.round_bf16(o, p_.value, address<bf16>(p_.out, s, tile.b, query, head));
+      return k_.round(o, p_.value, address<bf16>(p_.out, s, tile.b, query, head));
     case DType::f16: {
       f16* out = address<f16>(p_.out, s, tile.b, query, head);
       for (int c = 0; c < p_.value; ++c) out[c] = to_f16(o[c]);

@@ -56,13 +56,13 @@ class Scorer {
     const IndexQueryF32 query{values_ + r * head_blocks_ * p_.dims * 16, weights_ + r * head_blocks_ * 16,
                               int(head_blocks_), int(p_.dims)};
     if (infinite_) score_real_heads(query, count, scores);
-    else kernels_->index_scores_f32(query, keys_, p_.dims, int(count), scores);
+    else kernels_->index_scores(query, keys_, p_.dims, int(count), scores);
   }
 
  private:
   void widen(std::int64_t offset, const void* data, std::int64_t n, float* to) const {
-    if (p_.type == DType::bf16) kernels_->widen_bf16(static_cast<const bf16*>(data) + offset, n, to);
-    else kernels_->widen_f16(static_cast<const f16*>(data) + offset, n, to);
+    if (p_.type == DType::bf16) kernels_->widen(static_cast<const bf16*>(data) + offset, n, to);
+    else kernels_->widen(static_cast<const f16*>(data) + offset, n, to);
   }
 
   /// A missing head would turn an infinite key into 0 * inf = NaN, so this leaves them out.
@@ -118,7 +118,7 @@ class FastScorer {
     const std::int64_t pitch = panels_ * 64;
     p_.keys.each_run(sequence_, first_, count, [&](std::int64_t j, std::int64_t n, std::int64_t offset) {
       for (std::int64_t panel = 0; panel < panels_; ++panel)
-        kernels_->product_bf16(static_cast<const bf16*>(p_.keys.data) + offset, p_.keys.row_stride, int(n),
+        kernels_->product(static_cast<const bf16*>(p_.keys.data) + offset, p_.keys.row_stride, int(n),
                                query_ + (r * panels_ + panel) * panel_, int(p_.dims), dots_ + j * pitch + panel * 64,
                                pitch, false);
     });

@@ -12,7 +12,7 @@ namespace {
 /// A [n, n] matrix in panels; `rows` has room for n addresses.
 void pack_square(const Kernels& kernels, const Tensor& matrix, std::int64_t n, const bf16** rows, bf16* panels) {
   for (std::int64_t k = 0; k < n; ++k) rows[k] = static_cast<const bf16*>(matrix.data) + k * matrix.stride[0];
-  kernels.interleave_bf16(rows, int(n), int(n), panels);
+  kernels.interleave(rows, int(n), int(n), panels);
 }
 
 }  // namespace
@@ -66,8 +66,8 @@ void IndexerProlog::begin(std::int64_t first, int count) {
   }
   first_ = first, count_ = count;
   for (int r = 0; r < count; ++r) {
-    kernels_.widen_bf16(p_.cos.row<const bf16>(first + r), p_.rope, cos_ + r * p_.rope);
-    kernels_.widen_bf16(p_.sin.row<const bf16>(first + r), p_.rope, sin_ + r * p_.rope);
+    kernels_.widen(p_.cos.row<const bf16>(first + r), p_.rope, cos_ + r * p_.rope);
+    kernels_.widen(p_.sin.row<const bf16>(first + r), p_.rope, sin_ + r * p_.rope);
     if (!query_) scales_[r] = *p_.q_norm_scale.row<const float>(first + r);
   }
   slots_ = TileSlots(p_.cache_index, p_.k_cache.count > 0, first, count);
@@ -144,9 +144,9 @@ void IndexerProlog::hidden_panel(std::int64_t i, const Scratch& s) const {
 /// RoPE on the first dims of a bf16 row, in place.
 void IndexerProlog::rotate_first(bf16* row, int r, const Scratch& s) const {
   float *x = s.row, *y = s.row + p_.dim;
-  kernels_.widen_bf16(row, p_.rope, x);
+  kernels_.widen(row, p_.rope, x);
   rope(p_.layout, x, cos_ + r * p_.rope, sin_ + r * p_.rope, p_.rope / 2, y);
-  kernels_.round_bf16(y, p_.rope, row);
+  kernels_.round(y, p_.rope, row);
 }
 
 /// bf16(rows times the matrix), [rows][dim]; the rows themselves without one.
@@ -154,13 +154,13 @@ const bf16* IndexerProlog::transformed(const bf16* in, int rows, const bf16* had
   if (!hadamard) return in;
   Operand operand = {in, nullptr, p_.dim};
   if (same_products_) {
-    kernels_.widen_bf16(in, rows * p_.dim, s.wide);
+    kernels_.widen(in, rows * p_.dim, s.wide);
     operand = {nullptr, s.wide, p_.dim};
   }
   for (std::int64_t c = 0; c < p_.dim; c += kPanel) {
     operand.times(kernels_, rows, hadamard + c / kPanel * Panel<bf16>::elements(p_.dim), 0, p_.dim, s.sum);
     const std::int64_t columns = std::min<std::int64_t>(kPanel, p_.dim - c);
-    for (int r = 0; r < rows; ++r) kernels_.round_bf16(s.sum + r * kPanel, columns, s.out + r * p_.dim + c);
+    for (int r = 0; r < rows; ++r) kernels_.round(s.sum + r * kPanel, columns, s.out + r * p_.dim + c);
   }
   return s.out;
 }
@@ -170,9 +170,9 @@ void IndexerProlog::key_row(int r, const Scratch& s) const {
   const std::int64_t slot = slots_[r];
   if (slot < 0) return;
   layer_norm(kernels_, k_ + r * p_.dim, p_.dim, gamma_, beta_, p_.epsilon, s.row);
-  kernels_.round_bf16(s.row, p_.dim, s.in);
+  kernels_.round(s.row, p_.dim, s.in);
   rotate_first(s.in, r, s);
-  kernels_.widen_bf16(transformed(s.in, 1, hadamard_k_, s), p_.dim, s.row);
+  kernels_.widen(transformed(s.in, 1, hadamard_k_, s), p_.dim, s.row);
   const float scale = quantise(kernels_, kPyPto, s.row, p_.dim, p_.k_cache.row<std::int8_t>(slot));
   if (p_.k_scale_cache.tensor.dtype == DType::f16) *p_.k_scale_cache.row<f16>(slot) = to_f16(scale);
   else *p_.k_scale_cache.row<float>(slot) = scale;
@@ -184,13 +184,13 @@ void IndexerProlog::query_panel(std::int64_t i, const Scratch& s) const {
   const auto panel = p_.w_qb.panel_i8(i, s.panel);
   const float* scales = query_ ? query_->query_scales() : scales_;
   auto* acc = reinterpret_cast<std::int32_t*>(s.sum);
-  kernels_.product_i8(query_ ? query_->query_codes() : codes_, codes_stride_, count_, panel.codes, panel.column_sums,
+  kernels_.product(query_ ? query_->query_codes() : codes_, codes_stride_, count_, panel.codes, panel.column_sums,
                       int(codes_stride_), acc, kPanel);
   float scale[kPanel];
   for (std::int64_t j = 0; j < columns; ++j) scale[j] = *p_.channel_scale.row<const float>(i * kPanel + j);
   for (int r = 0; r < count_; ++r) {
     kernels_.dequantize(acc + r * kPanel, columns, scales[r], scale, s.y);
-    kernels_.round_bf16(s.y, columns, q_ + r * q_width_ + i * kPanel);
+    kernels_.round(s.y, columns, q_ + r * q_width_ + i * kPanel);
   }
 }
 
@@ -203,7 +203,7 @@ void IndexerProlog::head_block(std::int64_t i, const Scratch& s) const {
   const bf16* rows = transformed(q, heads, hadamard_q_, s);
   for (int h = 0; h < heads; ++h) {
     const std::int64_t out = (first_ + r) * p_.heads + h0 + h;
-    kernels_.widen_bf16(rows + h * p_.dim, p_.dim, s.row);
+    kernels_.widen(rows + h * p_.dim, p_.dim, s.row);
     *p_.q_scale.row<f16>(out) = to_f16(quantise(kernels_, kPyPto, s.row, p_.dim, p_.q_int8.row<std::int8_t>(out)));
   }
 }

@@ -69,16 +69,16 @@ MlaProlog::Scratch MlaProlog::carve(Carver& memory) const {
 
 void MlaProlog::begin(std::int64_t first, int count) {
   if (first == 0) {
-    kernels_.widen_bf16(p_.gamma_cq, p_.rank, gamma_cq_);
-    kernels_.widen_bf16(p_.gamma_ckv, p_.latent, gamma_ckv_);
+    kernels_.widen(p_.gamma_cq, p_.rank, gamma_cq_);
+    kernels_.widen(p_.gamma_ckv, p_.latent, gamma_ckv_);
     if (smooth_) read_scales(p_.smooth, p_.rank, smooth_);
     if (latent_scale_) read_scales(p_.latent_scale, p_.latent, latent_scale_);
     if (key_scale_) read_scales(p_.key_scale, p_.rope, key_scale_);
   }
   first_ = first, count_ = count;
   for (int r = 0; r < count; ++r) {
-    kernels_.widen_bf16(p_.cos.row<const bf16>(first + r), p_.rope, cos_ + r * p_.rope);
-    kernels_.widen_bf16(p_.sin.row<const bf16>(first + r), p_.rope, sin_ + r * p_.rope);
+    kernels_.widen(p_.cos.row<const bf16>(first + r), p_.rope, cos_ + r * p_.rope);
+    kernels_.widen(p_.sin.row<const bf16>(first + r), p_.rope, sin_ + r * p_.rope);
     if (x_scales_) x_scales_[r] = *p_.x_scale.row<const float>(first + r);
   }
   slots_ = TileSlots(p_.cache_index, p_.kv_cache.count() > 0, first, count);
@@ -141,7 +141,7 @@ void MlaProlog::product_of_codes(const std::uint8_t* codes, std::int64_t stride,
   const std::int64_t columns = std::min<std::int64_t>(kPanel, w.n - i * kPanel);
   const auto panel = w.panel_i8(i, s.panel);
   auto* acc = reinterpret_cast<std::int32_t*>(s.sum2);
-  kernels_.product_i8(codes, stride, count_, panel.codes, panel.column_sums, int(stride), acc, kPanel);
+  kernels_.product(codes, stride, count_, panel.codes, panel.column_sums, int(stride), acc, kPanel);
   float scale[kPanel];
   for (std::int64_t j = 0; j < columns; ++j) scale[j] = *column_scale.row<const float>(i * kPanel + j);
   for (int r = 0; r < count_; ++r)
@@ -168,8 +168,8 @@ void MlaProlog::hidden_panel(std::int64_t i, const Scratch& s) const {
   }
   bf16 rounded[kPanel];
   for (int r = 0; r < count_; ++r) {
-    kernels_.round_bf16(s.sum + r * kPanel, columns, rounded);
-    kernels_.widen_bf16(rounded, columns, out + r * w.n);
+    kernels_.round(s.sum + r * kPanel, columns, rounded);
+    kernels_.widen(rounded, columns, out + r * w.n);
   }
 }
 
@@ -180,16 +180,16 @@ void MlaProlog::query_row(int r, const Scratch& s) const {
   rms_norm(kernels_, p_.numerics, c_ + r * n, n, gamma_cq_, p_.epsilon_cq, y);
   multiply(y, p_.query_factor, n);
   if (!p_.quantised_query()) {
-    kernels_.round_bf16(y, n, q_norm_ + r * n);
+    kernels_.round(y, n, q_norm_ + r * n);
     if (p_.q_norm.tensor.data) std::memcpy(p_.q_norm.row<bf16>(token), q_norm_ + r * n, std::size_t(n) * sizeof(bf16));
-    if (q_norm_wide_) kernels_.widen_bf16(q_norm_ + r * n, n, q_norm_wide_ + r * n);
+    if (q_norm_wide_) kernels_.widen(q_norm_ + r * n, n, q_norm_wide_ + r * n);
     return;
   }
   if (smooth_) multiply(y, smooth_, n);
   if (p_.numerics.rounds_before_quantising) {
     auto* rounded = reinterpret_cast<bf16*>(y + n);
-    kernels_.round_bf16(y, n, rounded);
-    kernels_.widen_bf16(rounded, n, y);
+    kernels_.round(y, n, rounded);
+    kernels_.widen(rounded, n, y);
   }
   auto* codes = reinterpret_cast<std::int8_t*>(y + n);
   scales_[r] = quantise(kernels_, p_.numerics, y, n, codes);
@@ -214,9 +214,9 @@ void MlaProlog::key_row(int r, const Scratch& s) const {
 
 void MlaProlog::store_key(std::int64_t slot, float* y, const Scratch& s) const {
   auto* rounded = reinterpret_cast<bf16*>(s.stored);
-  kernels_.round_bf16(y, p_.rope, rounded);
+  kernels_.round(y, p_.rope, rounded);
   if (p_.key_store == Store::bf16) return p_.kr_cache.store(slot, rounded, p_.rope * std::int64_t(sizeof(bf16)));
-  kernels_.widen_bf16(rounded, p_.rope, y);
+  kernels_.widen(rounded, p_.rope, y);
   multiply(y, key_scale_, p_.rope);
   kernels_.quantize(y, p_.rope, 1, reinterpret_cast<std::int8_t*>(s.stored));
   p_.kr_cache.store(slot, s.stored, p_.rope);
@@ -229,7 +229,7 @@ void MlaProlog::store_latent(std::int64_t slot, float* y, const Scratch& s) cons
   float* scales = y + n;
   switch (p_.latent_store) {
     case Store::bf16:
-      kernels_.round_bf16(y, n, rounded);
+      kernels_.round(y, n, rounded);
       return p_.kv_cache.store(slot, rounded, n * std::int64_t(sizeof(bf16)));
     case Store::given_scale:
       multiply(y, latent_scale_, n);
@@ -237,8 +237,8 @@ void MlaProlog::store_latent(std::int64_t slot, float* y, const Scratch& s) cons
       return p_.kv_cache.store(slot, codes, n);
     case Store::groups:
       if (p_.numerics.rounds_before_quantising) {
-        kernels_.round_bf16(y, n, rounded);
-        kernels_.widen_bf16(rounded, n, y);
+        kernels_.round(y, n, rounded);
+        kernels_.widen(rounded, n, y);
       }
       for (std::int64_t g = 0; g < p_.groups; ++g)
         scales[g] = quantise_group(kernels_, p_.numerics, p_.clip, y + g * width, width, codes + g * width);
@@ -256,7 +256,7 @@ void MlaProlog::query_panel(std::int64_t i, const Scratch& s) const {
     const Operand operand = {q_norm_, q_norm_wide_, p_.rank};
     operand.times(kernels_, count_, p_.w_uq_qr.panel_bf16(0, i, s.panel), 0, p_.rank, s.sum);
   }
-  for (int r = 0; r < count_; ++r) kernels_.round_bf16(s.sum + r * kPanel, end - begin, q_ + r * q_width_ + begin);
+  for (int r = 0; r < count_; ++r) kernels_.round(s.sum + r * kPanel, end - begin, q_ + r * q_width_ + begin);
   if (!q_rope_) return;
   const std::int64_t head_width = p_.nope + p_.rope;
   for (std::int64_t h = begin / head_width; h * head_width < end; ++h) {  // the rope columns of the heads in this panel
@@ -277,17 +277,17 @@ void MlaProlog::head(std::int64_t h, const Scratch& s) const {
   for (int r = 0; r < count_; ++r) {
     const std::int64_t out = (first_ + r) * p_.heads + h;
     const float* input = q_rope_ + (r * p_.heads + h) * p_.rope;
-    if (!q_rope_) kernels_.widen_bf16(q + r * q_width_, p_.rope, x), input = x;
+    if (!q_rope_) kernels_.widen(q + r * q_width_, p_.rope, x), input = x;
     rope(RopeLayout::interleaved_to_half, input, cos_ + r * p_.rope, sin_ + r * p_.rope, p_.rope / 2, y);
     bf16* rotated = p_.query_rope.row<bf16>(out);
-    kernels_.round_bf16(y, p_.rope, rotated);
+    kernels_.round(y, p_.rope, rotated);
     if (!p_.query_codes()) continue;
     // The query's codes and the latent's have scales; attention adds the rope's products before it takes them off.
     const float scale = code_query(out, s.query + r * p_.latent, s);
-    kernels_.widen_bf16(rotated, p_.rope, y);
+    kernels_.widen(rotated, p_.rope, y);
     const float factor = scale != 0 ? latent_scale_[0] / scale : 0;
     for (std::int64_t j = 0; j < p_.rope; ++j) y[j] = scale != 0 ? y[j] * factor : 0;
-    kernels_.round_bf16(y, p_.rope, rotated);
+    kernels_.round(y, p_.rope, rotated);
   }
 }
 
@@ -296,7 +296,7 @@ void MlaProlog::query_products(std::int64_t h, const Scratch& s) const {
   const bf16* q = q_ + h * (p_.nope + p_.rope);
   Operand operand = {q, nullptr, q_width_};
   if (same_products_) {
-    for (int r = 0; r < count_; ++r) kernels_.widen_bf16(q + r * q_width_, p_.nope, s.wide + r * p_.nope);
+    for (int r = 0; r < count_; ++r) kernels_.widen(q + r * q_width_, p_.nope, s.wide + r * p_.nope);
     operand = {nullptr, s.wide, p_.nope};
   }
   for (std::int64_t i = 0; i < p_.w_uk.panels(); ++i) {
@@ -304,7 +304,7 @@ void MlaProlog::query_products(std::int64_t h, const Scratch& s) const {
     operand.times(kernels_, count_, p_.w_uk.panel_bf16(h, i, s.panel), 0, p_.nope, s.sum);
     for (int r = 0; r < count_; ++r) {
       bf16* out = p_.query_codes() ? s.query + r * p_.latent : p_.query_nope.row<bf16>((first_ + r) * p_.heads + h);
-      kernels_.round_bf16(s.sum + r * kPanel, columns, out + i * kPanel);
+      kernels_.round(s.sum + r * kPanel, columns, out + i * kPanel);
     }
   }
 }
@@ -313,7 +313,7 @@ void MlaProlog::query_products(std::int64_t h, const Scratch& s) const {
 float MlaProlog::code_query(std::int64_t out, const bf16* query, const Scratch& s) const {
   const std::int64_t n = p_.latent;
   auto* codes = p_.query_nope.row<std::int8_t>(out);
-  kernels_.widen_bf16(query, n, s.row);
+  kernels_.widen(query, n, s.row);
   const float largest = kernels_.max_abs(s.row, n), multiplier = 127.0f / largest;
   const bool tiny = !std::isfinite(multiplier);
   for (std::int64_t i = 0; i < n; ++i) codes[i] = tiny ? std::int8_t{0} : code_away(s.row[i] * multiplier);

@@ -17,7 +17,7 @@ class MlaProlog {
   double time(Stage stage) const;
   void task(Stage stage, std::int64_t i, int thread) const;
 
-  /// Of the tile, after Stage::rows: codes of the low-rank query + 128 as product_i8 reads them, and their scales.
+  /// Of the tile, after Stage::rows: codes of the low-rank query + 128 as products of codes read them, and their scales.
   const std::uint8_t* query_codes() const { return codes_; }
   std::int64_t query_codes_stride() const { return codes_stride_; }
   const float* query_scales() const { return scales_; }

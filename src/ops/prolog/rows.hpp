@@ -83,7 +83,7 @@ inline std::int8_t code_away(float x) {
   return std::int8_t(x == x ? y : 0.0f);
 }
 
-/// Codes as the operand of product_i8: + 128, padded to a multiple of four.
+/// Codes as the operand of a product of codes: + 128, padded to a multiple of four.
 inline void bias_codes(const std::int8_t* codes, std::int64_t n, std::uint8_t* biased) {
   for (std::int64_t i = 0; i < n; ++i) biased[i] = std::uint8_t(codes[i] + 128);
   for (std::int64_t i = n; i % 4 != 0; ++i) biased[i] = 128;

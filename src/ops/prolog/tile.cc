@@ -41,10 +41,10 @@ void HiddenTile::begin(const Kernels& kernels, std::int64_t first, int count) {
     second_ = {shifted_, nullptr, rest};
   }
   if (!widens_) return;
-  for (int r = 0; r < count; ++r) kernels.widen_bf16(all_.narrow + r * all_.stride, width_, wide_ + r * width_);
+  for (int r = 0; r < count; ++r) kernels.widen(all_.narrow + r * all_.stride, width_, wide_ + r * width_);
   all_ = {nullptr, wide_, width_};
   if (shifts_) {
-    kernels.widen_bf16(shifted_, count * rest, shifted_wide_);
+    kernels.widen(shifted_, count * rest, shifted_wide_);
     second_ = {nullptr, shifted_wide_, rest};
   } else {
     second_ = {nullptr, wide_ + second_from(), width_};

@@ -26,8 +26,8 @@ struct Operand {
   void times(const Kernels& kernels, int rows, const bf16* panel, std::int64_t first, std::int64_t depth,
              float* c) const {
     panel += first * kPanel;
-    if (wide) kernels.product_f32(wide, stride, rows, panel, int(depth), c, kPanel, false);
-    else kernels.product_bf16(narrow, stride, rows, panel, int(depth), c, kPanel, false);
+    if (wide) kernels.product(wide, stride, rows, panel, int(depth), c, kPanel, false);
+    else kernels.product(narrow, stride, rows, panel, int(depth), c, kPanel, false);
   }
 };
 
@@ -50,7 +50,7 @@ class HiddenTile {
   std::int64_t split() const { return width_ / 2; }
   std::int64_t second_from() const { return width_ / 2 / 2 * 2; }
 
-  /// int8: codes + 128, as product_i8 reads them.
+  /// int8: codes + 128, as products of codes read them.
   const std::uint8_t* codes() const { return codes_; }
   std::int64_t codes_stride() const { return (width_ + 3) / 4 * 4; }
 

@@ -34,7 +34,7 @@ struct Keys {
     sequence = s.index, first = s.first_key + from;
     const bool dense = p.key_scales.row_stride == 1 && p.key_scale.dtype == DType::f16;
     p.key_scales.each_run(sequence, first, count, [&](std::int64_t j, std::int64_t n, std::int64_t at) {
-      if (dense) return kernels->widen_f16(static_cast<const f16*>(p.key_scale.data) + at, n, scales + j);
+      if (dense) return kernels->widen(static_cast<const f16*>(p.key_scale.data) + at, n, scales + j);
       for (std::int64_t i = 0; i < n; ++i) scales[j + i] = float_at(p.key_scale, at + i * p.key_scales.row_stride);
     });
   }
@@ -80,7 +80,7 @@ class Scorer {
     const IndexQueryI8 query{codes_ + r * code_bytes_, weights_ + r * head_blocks_ * 16, int(head_blocks_),
                              int(keys_.p.dims)};
     keys_.each_run(count, [&](std::int64_t j, std::int64_t n, const std::int8_t* key, std::int64_t stride) {
-      keys_.kernels->index_scores_i8(query, key, stride, int(n), scores + j);
+      keys_.kernels->index_scores(query, key, stride, int(n), scores + j);
     });
     keys_.scale(scores, count);
   }
@@ -146,7 +146,7 @@ class DeviceScorer {
   void score(std::int64_t r, std::int64_t count, float* scores) {
     const std::int64_t heads = keys_.p.heads, pitch = panels_ * 64;
     for (std::int64_t panel = 0; panel < panels_; ++panel)
-      keys_.kernels->product_i8(biased_, inner_, int(count), codes_ + r * panel_bytes_ + panel * inner_ * 64,
+      keys_.kernels->product(biased_, inner_, int(count), codes_ + r * panel_bytes_ + panel * inner_ * 64,
                                 sums_ + (r * panels_ + panel) * 64, int(inner_), dots_ + panel * 64, pitch);
     const float* weight = weights_ + r * heads;
     for (std::int64_t j = 0; j < count; j += kTile) {

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "kernels/gemv.hpp"
+#include "kernels/index.hpp"
+#include "kernels/kernels.hpp"
+#include "kernels/panels.hpp"
+#include "kernels/peak.hpp"
+#include "kernels/products.hpp"
+#include "kernels/rows.hpp"
+#include "kernels/select.hpp"
+
+// The table of a rung from its vocabulary and its dots.
+namespace dsakit {
+namespace {
+
+/// Everything that multiplies codes.
+template <class V, class DotOfCodes>
+void fill_codes(Kernels& k) {
+  static_cast<Entry<ProductOfCodes>&>(k.product) = {product_of_codes<V, DotOfCodes>};
+  static_cast<Entry<IndexScores<IndexQueryI8, std::int8_t>>&>(k.index_scores) = {index_scores_of_codes<V, DotOfCodes>};
+  static_cast<Entry<GemvDotsOfCodes>&>(k.gemv_dots) = {gemv_dots_of_codes<V, DotOfCodes>};
+  static_cast<Entry<GemvSumsOf<std::uint8_t, std::int32_t>>&>(k.gemv_sums) = {gemv_sums_of_codes<V, DotOfCodes>};
+  k.peak[int(Dot::i8)] = peak_of_codes<V, DotOfCodes>;
+}
+
+/// Everything that multiplies pairs of bf16.
+template <class V, class DotOfPairs>
+void fill_pairs(Kernels& k) {
+  static_cast<Entry<Product<bf16, bf16>>&>(k.product) = {product<V, DotOfPairs, bf16>};
+  static_cast<Entry<GemvDotsOfPairs>&>(k.gemv_dots) = {gemv_dots_of_pairs<V, DotOfPairs>};
+  static_cast<Entry<GemvSumsOf<bf16, float>>&>(k.gemv_sums) = {gemv_sums_of_pairs<V, DotOfPairs>};
+  k.peak[int(Dot::bf16)] = peak_of_pairs<V, DotOfPairs>;
+}
+
+/// The rest, which a register width and its fma decide.
+template <class V>
+void fill_width(Kernels& k) {
+  static_cast<Entry<Product<float, bf16>>&>(k.product) = {product<V, FmaPairs<V, float>, bf16>};
+  static_cast<Entry<Product<float, float>>&>(k.product) = {product<V, Fma<V>, float>};
+  static_cast<Entry<IndexScores<IndexQueryF32, float>>&>(k.index_scores) = {index_scores_of_floats<V>};
+  k.append_candidates = append_candidates<V>;
+  k.sum_squares = sum_squares<V>;
+  k.sum = sum<V>;
+  k.max_abs = max_abs<V>;
+  k.quantize = quantize<V>;
+  k.dequantize = dequantize<V>;
+  k.widen = {{widen<V>}, {widen<V>}};
+  k.round = {{round<V>}, {round<V>}};
+  k.softmax = softmax<V>;
+  k.multiply_add = multiply_add<V>;
+  k.multiply_round = multiply_round<V>;
+  k.multiply_split = multiply_split<V>;
+  k.blend = blend<V>;
+  k.transpose = {{transpose<V, bf16, bf16>},
+                 {transpose<V, std::int8_t, bf16>},
+                 {transpose<V, f16, float>},
+                 {transpose<V, float, float>},
+                 {transpose_codes<V>}};
+  k.interleave = {{interleave<V, bf16>},
+                  {interleave<V, std::int8_t>},
+                  {interleave<V, f16>},
+                  {interleave<V, float>},
+                  {interleave_codes<V>}};
+  static_cast<Entry<GemvDotsWidened>&>(k.gemv_dots) = {gemv_dots_widened<V>};
+  static_cast<Entry<GemvSumsWidened>&>(k.gemv_sums) = {gemv_sums_widened<V>};
+  k.split_codes = split_codes<V>;
+  k.join_codes = join_codes<V>;
+  k.peak[int(Dot::f32)] = peak_of_floats<V>;
+}
+
+template <class V, class DotOfCodes, class DotOfPairs>
+void fill(Kernels& k, int gemv_rows) {
+  fill_width<V>(k);
+  fill_codes<V, DotOfCodes>(k);
+  fill_pairs<V, DotOfPairs>(k);
+  k.gemv_rows = gemv_rows;
+}
+
+}  // namespace
+}  // namespace dsakit

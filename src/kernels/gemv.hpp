@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <type_traits>
+
+#include "kernels/dot.hpp"
+#include "kernels/kernels.hpp"
+#include "kernels/panel.hpp"
+#include "kernels/panels.hpp"
+
+// Products of few rows (GEMV, or nearly so) with keys and values where they lie: nothing is stored on the way, and the
+// shuffles run beside the dots.
+namespace dsakit {
+namespace {
+
+// ---- dots: the words of a row (GemvQuery) meet four bytes of every key of a block ----------------------------------
+// A kind of key says how it is loaded, which operand a step takes of it and of the row's word, and whether every step
+// has a word of its own.
+
+template <class V, class Dot>
+struct KeysOfCodes {
+  using I = typename V::I;
+  using Sum = I;
+  static constexpr int kSteps = Dot::kSteps, kTiles = 1;
+  static constexpr bool kWordPerStep = false;
+  DSAKIT_INLINE static I loaded(I x) { return Dot::key(x); }
+  DSAKIT_INLINE static Sum first(const std::int32_t* start) { return Dot::row_start(start); }
+  DSAKIT_INLINE static I key(I x, int step) { return Dot::column(x, step); }
+  DSAKIT_INLINE static Sum dot(Sum sum, I key, I word, int step) { return Dot::dot(sum, key, Dot::row_word(word, step)); }
+};
+
+/// Pairs of bf16, with the dot of the products of pairs.
+template <class V, class Dot>
+struct KeysOfPairs {
+  using I = typename V::I;
+  using Sum = typename V::F;
+  static constexpr int kSteps = Dot::kSteps, kTiles = 1;
+  static constexpr bool kWordPerStep = false;
+  DSAKIT_INLINE static I loaded(I x) { return x; }
+  DSAKIT_INLINE static Sum first(const std::int32_t*) { return Sum{}; }
+  DSAKIT_INLINE static I key(I x, int step) { return Dot::column(x, step); }
+  DSAKIT_INLINE static Sum dot(Sum sum, I key, I word, int step) { return Dot::dot(sum, Dot::column(word, step), key); }
+};
+
+/// T as fp32.
+template <class V, class T>
+struct KeysWidened {
+  using I = typename V::I;
+  using Sum = typename V::F;
+  static constexpr int kSteps = 4 / int(sizeof(T)), kTiles = 2;
+  static constexpr bool kWordPerStep = true;
+  DSAKIT_INLINE static I loaded(I x) { return x; }
+  DSAKIT_INLINE static Sum first(const std::int32_t*) { return Sum{}; }
+  DSAKIT_INLINE static I key(I x, int step) {
+    if constexpr (std::same_as<T, float>) return x;
+    else if constexpr (std::same_as<T, bf16>) return step == 0 ? V::low_bf16(x) : V::high_bf16(x);
+    else return I(V::low_f16(step == 0 ? x & 0xffff : I(typename V::U(x) >> 16)));
+  }
+  DSAKIT_INLINE static Sum dot(Sum sum, I key, I word, int) { return V::fma(Sum(word), Sum(key), sum); }
+};
+
+/// Bytes of as many keys as a register has lanes; x[i] becomes word i of all of them.
+template <class V, class Kind>
+struct KeyBlock {
+  static constexpr bool kOverlaps = false;
+  static constexpr int kKeys = V::kLanes, kBytes = V::kBytes, kRegisters = V::kLanes;
+  typename V::I x[kRegisters];
+
+  template <int Step>
+  DSAKIT_INLINE void step(const std::byte* const* row, std::ptrdiff_t at, int rest) {
+    if constexpr (Step == 0) {
+#pragma GCC unroll 16
+      for (int k = 0; k < kKeys; ++k) x[k] = Kind::loaded(V::load_bytes(row[k] + at, rest));
+      V::transpose(x);
+    }
+  }
+};
+
+/// 32 bytes of sixteen keys, in eight steps. The dots of one block have those of the next beside them: the shuffles of
+/// one and the dots of the other use different units, and no reordering of the machine reaches that far.
+template <class V, class Kind>
+requires(V::kRegisters == 32 && V::kLanes == 16)
+struct KeyBlock<V, Kind> {
+  static constexpr bool kOverlaps = true;
+  static constexpr int kKeys = 16, kBytes = 32, kRegisters = 8;
+  typename V::I x[kRegisters];
+
+  template <int Step>
+  DSAKIT_INLINE void step(const std::byte* const* row, std::ptrdiff_t at, int rest) {
+    if constexpr (Step < 4) {
+#pragma GCC unroll 2
+      for (int i = 2 * Step; i < 2 * Step + 2; ++i) x[i] = Kind::loaded(V::load_row_pair(row, i, at, rest));
+    } else if constexpr (Step == 4) {
+#pragma GCC unroll 4
+      for (int i = 0; i < 8; i += 2) {
+        const auto low = V::unpack_low32(x[i], x[i + 1]);
+        x[i + 1] = V::unpack_high32(x[i], x[i + 1]);
+        x[i] = low;
+      }
+    } else if constexpr (Step == 5) {
+#pragma GCC unroll 2
+      for (int i = 0; i < 8; i += 4) {
+        const auto a = V::unpack_low64(x[i], x[i + 2]), b = V::unpack_high64(x[i], x[i + 2]);
+        const auto c = V::unpack_low64(x[i + 1], x[i + 3]), d = V::unpack_high64(x[i + 1], x[i + 3]);
+        x[i] = a, x[i + 1] = b, x[i + 2] = c, x[i + 3] = d;
+      }
+    } else {
+#pragma GCC unroll 2
+      for (int i = 2 * (Step - 6); i < 2 * (Step - 6) + 2; ++i) V::join_blocks(x[i], x[i + 4]);
+    }
+  }
+};
+
+struct GemvDots {
+  const std::int32_t* query;
+  int pitch;
+  const std::byte* const* keys;
+  int count, bytes;
+  const float* unit;  // codes
+  float* y;
+  std::ptrdiff_t y_pitch;
+  const std::byte* const* ahead;  // rows that will be wanted next
+  int ahead_bytes;
+};
+
+/// Digits of a row to its float, as join_codes does.
+template <class V, int Digits>
+DSAKIT_INLINE typename V::F join(const typename V::I* digit, float unit) {
+  typename V::F x = V::to_float(digit[0]);
+#pragma GCC unroll 2
+  for (int i = 1; i < Digits; ++i) x = x * 256.0f + V::to_float(digit[i]);
+  return x * unit;
+}
+
+/// Of few rows the sums of two blocks of keys take turns: a dot has to wait for the one before it.
+template <class V, class Kind, int Digits, int Rows>
+[[gnu::noinline]] void gemv_dots_tile(const GemvDots& t) {
+  using I = typename V::I;
+  using Block = KeyBlock<V, Kind>;
+  constexpr int kRows = Rows * Digits, kHalves = Block::kOverlaps && kRows <= 6 ? 2 : 1;
+  constexpr int kKeys = Block::kKeys * kHalves, kSteps = Block::kRegisters;
+  const int bytes = t.bytes, count = t.count, pitch = t.pitch;
+  Block next;
+  if constexpr (Block::kOverlaps)
+    unrolled<kSteps>([&]<int Step>() __attribute__((always_inline)) { next.template step<Step>(t.keys, 0, bytes); });
+  for (int j = 0; j < count; j += kKeys) {
+    typename Kind::Sum sum[kHalves][kRows];
+#pragma GCC unroll 2
+    for (int h = 0; h < kHalves; ++h)
+#pragma GCC unroll 12
+      for (int r = 0; r < kRows; ++r) sum[h][r] = Kind::first(t.query + GemvQuery::start(r));
+    const std::byte* const* row[kHalves + 1];  // of these blocks and the next
+    row[0] = t.keys + j;
+#pragma GCC unroll 2
+    for (int h = 1; h <= kHalves; ++h) row[h] = j + Block::kKeys * h < count ? row[0] + Block::kKeys * h : row[0];
+    for (int d = 0; d < bytes; d += Block::kBytes)
+#pragma GCC unroll 2
+      for (int h = 0; h < kHalves; ++h) {
+        const bool down = h + 1 == kHalves, last = d + Block::kBytes >= bytes;
+        const std::byte* const* next_row = down && !last ? row[0] : row[h + 1];
+        const int next_d = !down ? d : last ? 0 : d + Block::kBytes;
+        if constexpr (!Block::kOverlaps) next.template step<0>(row[h], d, bytes - d);
+        const Block now = next;
+        // A line of the next keys in turn with one of the rows ahead, which have time to come.
+        const int at = j + Block::kKeys * h;
+        if (d % 64 == 0) {
+          const std::byte* const* soon = at + kKeys < count ? t.keys + at + kKeys : row[0];
+#pragma GCC unroll 16
+          for (int k = 0; k < Block::kKeys; ++k) prefetch(soon[k] + d);
+        } else if (d % 64 == 32 && d - 32 < t.ahead_bytes && at < count) {
+#pragma GCC unroll 16
+          for (int k = 0; k < Block::kKeys; ++k) prefetch_l2(t.ahead[at + k] + d - 32);
+        }
+        const std::int32_t* q = t.query + GemvQuery::at(pitch, 0, d / 4 * (Kind::kWordPerStep ? Kind::kSteps : 1));
+        unrolled<kSteps>([&]<int Step>() __attribute__((always_inline)) {
+#pragma GCC unroll 2
+          for (int w = 0; w < Kind::kSteps; ++w) {
+            const I x = Kind::key(now.x[Step], w);
+#pragma GCC unroll 12
+            for (int r = 0; r < kRows; ++r) {
+              sum[h][r] = Kind::dot(sum[h][r], x, V::broadcast(q + r), w);
+              pin(sum[h][r]);
+            }
+            if (Kind::kWordPerStep || w + 1 == Kind::kSteps) q += pitch;
+          }
+          if constexpr (Block::kOverlaps) next.template step<Step>(next_row, next_d, bytes - next_d);
+        });
+      }
+#pragma GCC unroll 2
+    for (int h = 0; h < kHalves; ++h)
+      if (j + Block::kKeys * h < count)
+#pragma GCC unroll 12
+        for (int r = 0; r < Rows; ++r) {
+          float* const y = t.y + r * t.y_pitch + j + Block::kKeys * h;
+          if constexpr (std::same_as<typename Kind::Sum, I>)
+            V::store_float(y, join<V, Digits>(sum[h] + r * Digits, t.unit[r]));
+          else V::store_float(y, sum[h][r]);
+        }
+  }
+}
+
+template <class V, class Kind, int Digits>
+DSAKIT_INLINE void gemv_dots_tiles(GemvDots t, int rows) {
+  constexpr int kSums = KeyBlock<V, Kind>::kOverlaps ? 12 / Kind::kTiles : 6, kMost = kSums / Digits;
+  for (int r = 0, n; r < rows; r += n, t.query += n * Digits, t.unit += t.unit ? n : 0, t.y += n * t.y_pitch) {
+    n = least(rows - r, kMost);
+    with_constant<kMost>(n, [&]<int Rows>() { gemv_dots_tile<V, Kind, Digits, Rows>(t); });
+  }
+}
+
+template <class V, class Dot>
+void gemv_dots_of_codes(const std::int32_t* query, int rows, int digits, const std::byte* const* keys, int count,
+                        int dims, const float* unit, float* y, std::ptrdiff_t pitch, const std::byte* const* ahead,
+                        int ahead_columns) noexcept {
+  const GemvDots t{query, rows * digits, keys, count, dims, unit, y, pitch, ahead, ahead_columns};
+  if (digits == 1) gemv_dots_tiles<V, KeysOfCodes<V, Dot>, 1>(t, rows);
+  else gemv_dots_tiles<V, KeysOfCodes<V, Dot>, 3>(t, rows);
+}
+
+template <class V, class Dot>
+void gemv_dots_of_pairs(const std::int32_t* query, int rows, const std::byte* const* keys, int count, int dims,
+                        float* y, std::ptrdiff_t pitch, const std::byte* const* ahead, int ahead_columns) noexcept {
+  gemv_dots_tiles<V, KeysOfPairs<V, Dot>, 1>(
+      {query, rows, keys, count, 2 * dims, nullptr, y, pitch, ahead, 2 * ahead_columns}, rows);
+}
+
+template <class V>
+void gemv_dots_widened(const std::int32_t* query, int rows, Kept kept, const std::byte* const* keys, int count,
+                       int dims, float* y, std::ptrdiff_t pitch, const std::byte* const* ahead,
+                       int ahead_columns) noexcept {
+  const int size = kept == Kept::f32 ? 4 : 2;
+  const GemvDots t{query, rows, keys, count, dims * size, nullptr, y, pitch, ahead, ahead_columns * size};
+  if (kept == Kept::f32) gemv_dots_tiles<V, KeysWidened<V, float>, 1>(t, rows);
+  else if (kept == Kept::f16) gemv_dots_tiles<V, KeysWidened<V, f16>, 1>(t, rows);
+  else gemv_dots_tiles<V, KeysWidened<V, bf16>, 1>(t, rows);
+}
+
+// ---- sums: rows of weights meet values, four registers of columns at a time ------------------------------------------
+// A kind of value says how many keys meet in a word (kKeys), and how four registers of them are made of columns.
+
+constexpr int kMostSummed = 256;  // keys
+
+template <class V, class Dot>
+struct ValuesOfCodes {
+  using I = typename V::I;
+  using Sum = I;
+  using Weight = std::uint8_t;
+  static constexpr int kKeys = 4, kSize = 1, kSteps = Dot::kSteps;
+
+  /// Weights of one row as the dots want them: signed bytes, or prepared.
+  struct Row {
+    std::conditional_t<Prepares<Dot>, std::int16_t, std::int8_t> code[kMostSummed];
+    I start;
+
+    DSAKIT_INLINE void take(const std::uint8_t* weights, int count) {
+      start = I{};
+      if constexpr (Prepares<Dot>) {
+        Dot::prepare(weights, count, code);
+      } else {
+        I sum{};
+        int j = 0;
+        for (; j + V::kBytes <= count; j += V::kBytes) {
+          const I x = V::biased(V::load(weights + j));
+          V::store(code + j, x);
+          sum = V::add_codes(sum, x);
+        }
+        std::int32_t all = V::sum_of_lanes(sum);
+        for (; j < count; ++j) all += code[j] = static_cast<std::int8_t>(weights[j] ^ 128);
+        for (; j % 4 != 0; ++j) code[j] = 0;
+        start = V::set(-128 * all);
+      }
+    }
+    DSAKIT_INLINE I word(int j, int step) const { return V::broadcast(code + j + 2 * step); }
+  };
+
+  template <bool Whole>
+  DSAKIT_INLINE static void load(const std::byte* const* values, int, std::ptrdiff_t column, int columns, I (&x)[4]) {
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; ++k) {
+      const std::byte* line = values[k] + column;
+      x[k] = Dot::key(Whole ? V::load(line) : V::load_bytes(line, columns));
+    }
+    interleave_blocks<V>(x);
+  }
+  DSAKIT_INLINE static I value(I x, int step) { return Dot::column(x, step); }
+  DSAKIT_INLINE static Sum dot(Sum sum, I value, I word, int) { return Dot::dot(sum, value, word); }
+  /// Where block b of register i belongs.
+  static constexpr int column(int i, int b) { return 16 * b + 4 * i; }
+};
+
+template <class V, class Dot>
+struct ValuesOfPairs {
+  using I = typename V::I;
+  using Sum = typename V::F;
+  using Weight = bf16;
+  static constexpr int kKeys = 2, kSize = 2, kSteps = Dot::kSteps;
+
+  struct Row {
+    const bf16* weight;
+    static constexpr Sum start{};
+    DSAKIT_INLINE void take(const bf16* weights, int) { weight = weights; }
+    DSAKIT_INLINE I word(int j, int step) const { return Dot::column(V::broadcast(weight + j), step); }
+  };
+
+  template <bool Whole>
+  DSAKIT_INLINE static void load(const std::byte* const* values, int left, std::ptrdiff_t column, int columns,
+                                 I (&x)[4]) {
+#pragma GCC unroll 2
+    for (int line = 0; line < 2; ++line) {
+      const auto one = [&](int k) __attribute__((always_inline)) {
+        const std::byte* from = values[k] + 2 * column + V::kBytes * line;
+        return Whole ? V::load(from) : V::load_bytes(from, 2 * columns - V::kBytes * line);
+      };
+      const I even = one(0), odd = left > 1 ? one(1) : I{};
+      x[2 * line] = V::unpack_low16(even, odd), x[2 * line + 1] = V::unpack_high16(even, odd);
+    }
+  }
+  DSAKIT_INLINE static I value(I x, int step) { return Dot::column(x, step); }
+  DSAKIT_INLINE static Sum dot(Sum sum, I value, I word, int) { return Dot::dot(sum, word, value); }
+  static constexpr int column(int i, int b) { return i / 2 * (V::kBytes / 2) + 8 * b + i % 2 * 4; }
+};
+
+template <class V, class T>
+struct ValuesWidened {
+  using I = typename V::I;
+  using Sum = typename V::F;
+  using Weight = float;
+  static constexpr int kKeys = 1, kSize = int(sizeof(T)), kSteps = 1;
+
+  struct Row {
+    const float* weight;
+    static constexpr Sum start{};
+    DSAKIT_INLINE void take(const float* weights, int) { weight = weights; }
+    DSAKIT_INLINE I word(int j, int) const { return V::broadcast(weight + j); }
+  };
+
+  template <bool Whole>
+  DSAKIT_INLINE static void load(const std::byte* const* values, int, std::ptrdiff_t column, int columns, I (&x)[4]) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const int rest = Whole ? V::kLanes : columns - V::kLanes * i;
+      const std::byte* from = values[0] + (column + V::kLanes * i) * kSize;
+      if constexpr (std::same_as<T, float>) x[i] = V::load_bytes(from, 4 * rest);
+      else if constexpr (std::same_as<T, f16>) x[i] = I(V::load_f16(from, rest));
+      else x[i] = V::load_words(from, rest) << 16;
+    }
+  }
+  DSAKIT_INLINE static I value(I x, int) { return x; }
+  DSAKIT_INLINE static Sum dot(Sum sum, I value, I word, int) { return V::fma(Sum(word), Sum(value), sum); }
+  static constexpr int column(int i, int b) { return V::kLanes * i + 4 * b; }
+};
+
+template <class T>
+struct GemvSums {
+  const T* weights;
+  std::ptrdiff_t pitch;
+  const std::byte* const* values;
+  int count;
+  std::ptrdiff_t column;
+  int columns;
+  void* sums;
+  const std::byte* const* ahead;
+};
+
+/// `Share` fourths of the rows ahead are asked for: evenly, because more at a time than a core can wait for would stall
+/// it.
+template <class V, class Kind, int Rows, bool Whole, int Share>
+[[gnu::noinline]] void gemv_sums_tile(const GemvSums<typename Kind::Weight>& t) {
+  using I = typename V::I;
+  float* const sums = static_cast<float*>(t.sums);
+  typename Kind::Row row[Rows];
+#pragma GCC unroll 4
+  for (int r = 0; r < Rows; ++r) row[r].take(t.weights + r * t.pitch, t.count);
+  const auto columns_from = [&](int part) __attribute__((always_inline)) {
+    typename Kind::Sum sum[Rows][4];
+#pragma GCC unroll 4
+    for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) sum[r][i] = row[r].start;
+    const auto add = [&]<int Steps>(int j) __attribute__((always_inline)) {
+      I x[4];
+      Kind::template load<Whole>(t.values + j, t.count - j, t.column + part, t.columns - part, x);
+      constexpr int kAhead = Kind::kKeys * Share / 4;  // rows; 0: one every other time
+      if (part == 0 && (kAhead > 0 || j % 2 == 0))
+#pragma GCC unroll 4
+        for (int k = 0; k < (kAhead ? kAhead : 1); ++k)
+#pragma GCC unroll 4
+          for (int line = 0; line < Kind::kSize; ++line)
+            prefetch_l2(t.ahead[(kAhead ? j / Kind::kKeys * kAhead : j / 2) + k] + t.column * Kind::kSize + 64 * line);
+#pragma GCC unroll 2
+      for (int step = 0; step < Steps; ++step)
+#pragma GCC unroll 4
+        for (int r = 0; r < Rows; ++r) {
+          const I w = row[r].word(j, step);
+#pragma GCC unroll 4
+          for (int i = 0; i < 4; ++i) {
+            sum[r][i] = Kind::dot(sum[r][i], Kind::value(x[i], step), w, step);
+            pin(sum[r][i]);  // else gcc 12 moves it from register to register, and spills
+          }
+        }
+    };
+    // Where two keys take two steps, the last odd one takes one.
+    constexpr bool kSplit = Kind::kKeys == 2 && Kind::kSteps == 2;
+    int j = 0;
+    for (const int end = kSplit ? t.count / 2 * 2 : t.count; j < end; j += Kind::kKeys)
+      add.template operator()<Kind::kSteps>(j);
+    if constexpr (kSplit)
+      if (j < t.count) add.template operator()<1>(j);
+#pragma GCC unroll 4
+    for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i)
+#pragma GCC unroll 4
+        for (int b = 0; b < V::kBytes / 16; ++b)
+          V::store_block(sums + r * kPanel + part + Kind::column(i, b), I(sum[r][i]), b);
+  };
+  columns_from(0);
+  if constexpr (V::kBytes < kPanel)
+    for (int part = V::kBytes; part < t.columns; part += V::kBytes) columns_from(part);
+}
+
+/// Tiles of a few rows of weights. Two or more ask for half of the rows ahead each.
+template <class V, class Kind>
+DSAKIT_INLINE void gemv_sums(GemvSums<typename Kind::Weight> t, int rows) {
+  constexpr int kMost = V::kRegisters == 32 ? 4 : 2;
+  const auto each = [&]<bool Whole>() {
+    if (rows <= kMost)
+      return with_constant<kMost>(rows, [&]<int Rows>() { gemv_sums_tile<V, Kind, Rows, Whole, 4>(t); });
+    const std::byte* const* const ahead = t.ahead;
+    for (int r = 0; r < rows; r += kMost) {
+      t.ahead = ahead + (r == kMost ? (t.count + 3) / 4 * 2 : 0);
+      with_constant<kMost>(least(rows - r, kMost), [&]<int Rows>() { gemv_sums_tile<V, Kind, Rows, Whole, 2>(t); });
+      t.weights += kMost * t.pitch;
+      t.sums = static_cast<float*>(t.sums) + kMost * kPanel;
+    }
+  };
+  if (t.columns == kPanel) each.template operator()<true>();
+  else each.template operator()<false>();
+}
+
+template <class V, class Dot>
+void gemv_sums_of_codes(const std::uint8_t* weights, std::ptrdiff_t pitch, int rows, const std::byte* const* values,
+                        int count, std::ptrdiff_t column, int columns, std::int32_t* sums,
+                        const std::byte* const* ahead) noexcept {
+  gemv_sums<V, ValuesOfCodes<V, Dot>>({weights, pitch, values, count, column, columns, sums, ahead}, rows);
+}
+
+template <class V, class Dot>
+void gemv_sums_of_pairs(const bf16* weights, std::ptrdiff_t pitch, int rows, const std::byte* const* values, int count,
+                        std::ptrdiff_t column, int columns, float* sums, const std::byte* const* ahead) noexcept {
+  gemv_sums<V, ValuesOfPairs<V, Dot>>({weights, pitch, values, count, column, columns, sums, ahead}, rows);
+}
+
+template <class V>
+void gemv_sums_widened(const float* weights, std::ptrdiff_t pitch, int rows, Kept kept,
+                       const std::byte* const* values, int count, std::ptrdiff_t column, int columns, float* sums,
+                       const std::byte* const* ahead) noexcept {
+  const GemvSums<float> t{weights, pitch, values, count, column, columns, sums, ahead};
+  if (kept == Kept::f32) gemv_sums<V, ValuesWidened<V, float>>(t, rows);
+  else if (kept == Kept::f16) gemv_sums<V, ValuesWidened<V, f16>>(t, rows);
+  else gemv_sums<V, ValuesWidened<V, bf16>>(t, rows);
+}
+
+}  // namespace
+}  // namespace dsakit

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "kernels/dot.hpp"
+#include "kernels/panel.hpp"
+
+// Index scores: tiles of some keys and some registers of heads, whose dots, relu and weights become sixteen lanes of a
+// key. Lanes are carried from group to group of heads, and folded at the end.
+namespace dsakit {
+namespace {
+
+/// Registers of heads of one tile at most, and keys of a tile: as many dots as there are registers for.
+template <class V>
+constexpr int kHeadVectors = V::kRegisters == 32 ? 4 : V::kParts;
+template <class V>
+constexpr int index_keys(int vectors) {
+  return V::kRegisters == 32 ? (vectors <= 2 ? 12 : 6) : 12 / vectors;
+}
+
+constexpr int kPreparedCodes = 24 * kSumBlock;  // of keys; wider ones are widened as they are read
+
+/// int8 keys and queries. Missing dims meet a key of 0: whatever the query holds there cancels.
+template <class V, class Dot>
+struct CodeScores {
+  using I = typename V::I;
+  using Query = IndexQueryI8;
+  using Key = std::int8_t;
+  static constexpr bool kPrepares = Prepares<Dot>;
+  static constexpr int kKeys = kPrepares ? 24 : 132;  // whose lanes are carried, and which lie prepared
+  static constexpr int kGroup = 4 * kHeadBlock;       // codes of sixteen heads
+
+  /// Adds the dots of `Keys` keys with `Vectors` registers of heads to the lanes. `key` may lie prepared.
+  template <int Keys, int Vectors, class From>
+  DSAKIT_INLINE static void tile(const std::uint8_t* codes, std::ptrdiff_t pitch, const float* weight, const I* start,
+                                 int dims, const From* key, std::ptrdiff_t key_stride, typename V::F* lane) {
+    using F = typename V::F;
+    constexpr int kParts = V::kParts, kSteps = Dot::kSteps;
+    I dot[Keys][Vectors];
+#pragma GCC unroll 12
+    for (int k = 0; k < Keys; ++k)
+#pragma GCC unroll 4
+      for (int v = 0; v < Vectors; ++v) dot[k][v] = start[Dot::kStartOfKey ? k : v];
+    I flip = V::set(int(0x80808080));
+    pin(flip);  // in a register, so that the broadcasts can be its operand
+    const auto meet = [&](auto word) __attribute__((always_inline)) {
+      unrolled<kSteps>([&]<int Step>() __attribute__((always_inline)) {
+        I q[Vectors];
+#pragma GCC unroll 4
+        for (int v = 0; v < Vectors; ++v)
+          q[v] = Dot::query(V::load(codes + v / kParts * pitch + v % kParts * V::kBytes), Step, flip);
+#pragma GCC unroll 12
+        for (int k = 0; k < Keys; ++k) {
+          const I x = word(key + k * key_stride, Step);
+#pragma GCC unroll 4
+          for (int v = 0; v < Vectors; ++v) dot[k][v] = Dot::dot(dot[k][v], x, q[v]);
+        }
+      });
+      codes += kGroup, key += 4;
+    };
+    if constexpr (!std::same_as<From, Key>) {
+      for (int d = 0; d < dims; d += 4)
+        meet([](const From* p, int step) __attribute__((always_inline)) { return V::broadcast(p + 2 * step); });
+    } else {
+      const auto word = [flip](const From* p, int step) __attribute__((always_inline)) {
+        return Dot::key_word(V::broadcast(p), step, flip);
+      };
+      for (int d = 0; d < dims / 4; ++d) meet(word);
+#pragma GCC unroll 12
+      for (int k = 0; k < Keys; ++k)
+#pragma GCC unroll 4
+        for (int v = 0; v < Vectors; ++v) pin(dot[k][v]);  // else gcc 12 spills all along
+      if (dims % 4) [[unlikely]] {
+        std::int32_t last[Keys];
+        for (int k = 0; k < Keys; ++k) last[k] = load_some(key + k * key_stride, dims % 4);
+        key = reinterpret_cast<const From*>(last), key_stride = 4;
+        meet(word);
+      }
+    }
+#pragma GCC unroll 12
+    for (int k = 0; k < Keys; ++k) {
+      F sum[kParts];
+#pragma GCC unroll 4
+      for (int p = 0; p < kParts; ++p) sum[p] = lane[k * kParts + p];
+#pragma GCC unroll 4
+      for (int v = 0; v < Vectors; ++v)
+        sum[v % kParts] = V::fma(V::load_float(weight + V::kLanes * v), V::to_float(V::max(dot[k][v], I{})),
+                                 sum[v % kParts]);
+#pragma GCC unroll 4
+      for (int p = 0; p < kParts; ++p) lane[k * kParts + p] = sum[p];
+    }
+  }
+
+  /// What the biases add to the dots, negative: of each head, or of each key.
+  template <int Vectors>
+  DSAKIT_INLINE static void start_of_heads(const std::uint8_t* codes, std::ptrdiff_t pitch, I (&start)[Vectors]) {
+#pragma GCC unroll 4
+    for (int v = 0; v < Vectors; ++v) start[v] = I{};
+    for (const std::uint8_t* end = codes + pitch; codes < end; codes += kGroup)
+#pragma GCC unroll 4
+      for (int v = 0; v < Vectors; ++v)
+        start[v] = V::add_codes(
+            start[v], V::biased(V::load(codes + v / V::kParts * pitch + v % V::kParts * V::kBytes)));
+#pragma GCC unroll 4
+    for (int v = 0; v < Vectors; ++v) start[v] = -(start[v] << 7);
+  }
+  DSAKIT_INLINE static I start_of_key(const Key* key, int dims) {
+    std::int32_t sum = 0;
+    for (int i = 0; i < dims; ++i) sum += key[i];
+    return V::set(-128 * sum);
+  }
+};
+
+/// fp32: each dot is one fma chain from +0, dims ascending. relu keeps NaN.
+template <class V>
+struct FloatScores {
+  using F = typename V::F;
+  using Query = IndexQueryF32;
+  using Key = float;
+  static constexpr int kKeys = 132;
+
+  template <int Keys, int Vectors, bool Fma>
+  DSAKIT_INLINE static void tile(const float* values, std::ptrdiff_t pitch, const float* weight, int dims,
+                                 const float* key, std::ptrdiff_t key_stride, F* lane) {
+    constexpr int kParts = V::kParts;
+    F dot[Keys][Vectors];
+#pragma GCC unroll 12
+    for (int k = 0; k < Keys; ++k)
+#pragma GCC unroll 4
+      for (int v = 0; v < Vectors; ++v) dot[k][v] = F{};
+    for (int d = 0; d < dims; ++d, values += kHeadBlock, ++key) {
+      F q[Vectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < Vectors; ++v)
+        q[v] = V::load_float(values + v / kParts * pitch + v % kParts * V::kLanes);
+#pragma GCC unroll 12
+      for (int k = 0; k < Keys; ++k) {
+        const F x = F(V::broadcast(key + k * key_stride));
+#pragma GCC unroll 4
+        for (int v = 0; v < Vectors; ++v)
+          if constexpr (Fma) dot[k][v] = V::fma(q[v], x, dot[k][v]);
+          else dot[k][v] += q[v] * x;
+      }
+    }
+#pragma GCC unroll 12
+    for (int k = 0; k < Keys; ++k) {
+      F sum[kParts];
+#pragma GCC unroll 4
+      for (int p = 0; p < kParts; ++p) sum[p] = lane[k * kParts + p];
+#pragma GCC unroll 4
+      for (int v = 0; v < Vectors; ++v)  // max(0, NaN) is NaN
+        sum[v % kParts] = V::fma(V::load_float(weight + V::kLanes * v), V::max(F{}, dot[k][v]), sum[v % kParts]);
+#pragma GCC unroll 4
+      for (int p = 0; p < kParts; ++p) lane[k * kParts + p] = sum[p];
+    }
+  }
+};
+
+/// f.operator()<Vectors>(first block, blocks) for groups of blocks of heads.
+template <class V, class F>
+DSAKIT_INLINE void for_each_head_group(int blocks, F f) {
+  constexpr int kBlocks = kHeadVectors<V> / V::kParts;
+  int block = 0;
+  for (; block + kBlocks <= blocks; block += kBlocks) f.template operator()<kHeadVectors<V>>(block);
+  if constexpr (kBlocks > 1)
+    if (block < blocks)
+      with_constant<kBlocks - 1>(blocks - block, [&]<int Blocks>() { f.template operator()<Blocks * V::kParts>(block); });
+}
+
+/// f.operator()<Keys>(first key) for n keys, large tiles first.
+template <int Most, class F>
+DSAKIT_INLINE void for_each_key_tile(int n, F f) {
+  int k = 0;
+  const auto tiles = [&]<int Keys>() __attribute__((always_inline)) {
+    for (; k + Keys <= n; k += Keys) f.template operator()<Keys>(k);
+  };
+  if constexpr (Most >= 12) tiles.template operator()<12>();
+  if constexpr (Most >= 6) tiles.template operator()<6>();
+  tiles.template operator()<3>();
+  tiles.template operator()<1>();
+}
+
+template <class V, class Dot, int Keys, int Vectors, class From>
+[[gnu::noinline]] void code_tile(const std::uint8_t* codes, std::ptrdiff_t pitch, const float* weight,
+                                 const typename V::I* start, int dims, const From* key, std::ptrdiff_t key_stride,
+                                 typename V::F* lane) {
+  CodeScores<V, Dot>::template tile<Keys, Vectors>(codes, pitch, weight, start, dims, key, key_stride, lane);
+}
+
+/// Keys [key, key + n) against a query; lanes in and out.
+template <class V, class Dot>
+DSAKIT_INLINE void add_scores(const IndexQueryI8& query, const std::int8_t* key, std::ptrdiff_t key_stride, int n,
+                              typename V::F* lane) {
+  using Scores = CodeScores<V, Dot>;
+  using I = typename V::I;
+  const std::ptrdiff_t pitch = IndexQueryLayout<std::uint8_t>::block(query.dims);
+  const auto groups = [&](const auto* from, std::ptrdiff_t stride, const I* start_of_key) {
+    using From = std::remove_cvref_t<decltype(*from)>;
+    for_each_head_group<V>(query.head_blocks, [&]<int Vectors>(int block) {
+      const std::uint8_t* codes = query.values + block * pitch;
+      const float* weight = query.weight + block * kHeadBlock;
+      I start[Vectors];
+      if constexpr (!Dot::kStartOfKey) Scores::template start_of_heads<Vectors>(codes, pitch, start);
+      for_each_key_tile<index_keys<V>(Vectors)>(n, [&]<int Keys>(int k) {
+        code_tile<V, Dot, Keys, Vectors, From>(codes, pitch, weight, Dot::kStartOfKey ? start_of_key + k : start,
+                                               query.dims, from + k * stride, stride, lane + k * V::kParts);
+      });
+    });
+  };
+  if constexpr (Scores::kPrepares) {
+    typename Dot::Prepared prepared[kPreparedCodes];
+    const int stride = (query.dims + 3) / 4 * 4;
+    const bool fits = n * stride <= kPreparedCodes;
+    I start[Scores::kKeys];
+    for (int k = 0; k < n; ++k) {
+      if (fits) Dot::prepare(key + k * key_stride, query.dims, 0, prepared + k * stride);
+      start[k] = Scores::start_of_key(key + k * key_stride, query.dims);
+    }
+    if (fits) groups(prepared, stride, start);
+    else groups(key, key_stride, start);
+  } else {
+    groups(key, key_stride, nullptr);
+  }
+}
+
+template <class V, class Dot>
+void index_scores_of_codes(const IndexQueryI8& query, const std::int8_t* key, std::ptrdiff_t key_stride, int count,
+                           float* scores) noexcept {
+  using Scores = CodeScores<V, Dot>;
+  constexpr int kParts = V::kParts;
+  for (int n; count > 0; count -= n, key += n * key_stride, scores += n) {
+    n = least(count, Scores::kKeys);
+    typename V::F lane[(Scores::kKeys + 3) / 4 * 4 * kParts];
+    for (int i = 0; i < (n + 3) / 4 * 4 * kParts; ++i) lane[i] = typename V::F{};
+    add_scores<V, Dot>(query, key, key_stride, n, lane);
+    for (int k = 0; k < n; k += 4) V::store_folded(lane + k * kParts, n - k, scores + k);
+  }
+}
+
+/// The smallest magnitude that is not 0; infinity without one.
+DSAKIT_INLINE float smallest(const float* x, std::ptrdiff_t n) {
+  float least = __builtin_inff();
+  for (std::ptrdiff_t i = 0; i < n; ++i) {
+    const float magnitude = __builtin_fabsf(x[i]);
+    least = magnitude != 0 && magnitude < least ? magnitude : least;
+  }
+  return least;
+}
+
+template <class V, int Keys, int Vectors, bool Fma>
+[[gnu::noinline]] void float_tile(const float* values, std::ptrdiff_t pitch, const float* weight, int dims,
+                                  const float* key, std::ptrdiff_t key_stride, typename V::F* lane) {
+  FloatScores<V>::template tile<Keys, Vectors, Fma>(values, pitch, weight, dims, key, key_stride, lane);
+}
+
+template <class V>
+void index_scores_of_floats(const IndexQueryF32& query, const float* key, std::ptrdiff_t key_stride, int count,
+                            float* scores) noexcept {
+  constexpr int kKeys = FloatScores<V>::kKeys, kParts = V::kParts;
+  const std::ptrdiff_t pitch = IndexQueryLayout<float>::block(query.dims);
+  // Products of two 16-bit floats are exact in fp32's normal range: there, multiplying and adding has the bits of fma,
+  // which costs a function call where there is no instruction.
+  const float least_value = V::kFma ? 0 : smallest(query.values, query.head_blocks * pitch);
+  for (int n; count > 0; count -= n, key += n * key_stride, scores += n) {
+    n = least(count, kKeys);
+    typename V::F lane[kKeys * kParts];
+    for (int i = 0; i < (n + 3) / 4 * 4 * kParts; ++i) lane[i] = typename V::F{};
+    bool exact = !V::kFma;
+    for (int k = 0; k < n && !V::kFma; ++k)
+      exact = exact && least_value * smallest(key + k * key_stride, query.dims) >= 0x1p-126f;
+    for_each_head_group<V>(query.head_blocks, [&]<int Vectors>(int block) {
+      const float* values = query.values + block * pitch;
+      const float* weight = query.weight + block * kHeadBlock;
+      for_each_key_tile<index_keys<V>(Vectors)>(n, [&]<int Keys>(int k) {
+        const float* from = key + k * key_stride;
+        typename V::F* to = lane + k * kParts;
+        if (exact) float_tile<V, Keys, Vectors, false>(values, pitch, weight, query.dims, from, key_stride, to);
+        else float_tile<V, Keys, Vectors, true>(values, pitch, weight, query.dims, from, key_stride, to);
+      });
+    });
+    for (int k = 0; k < n; k += 4) V::store_folded(lane + k * kParts, n - k, scores + k);
+  }
+}
+
+}  // namespace
+}  // namespace dsakit

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "kernels/dot.hpp"
+#include "kernels/panel.hpp"
+
+// Rows times one panel of 64 columns. A tile of up to 6 rows keeps its sums in registers through a block of k.
+namespace dsakit {
+namespace {
+
+constexpr int kTileRows = 6;
+constexpr int kGroupBytes = 4 * kPanel;       // of a panel: what meets four bytes of a row
+constexpr int kBlockBytes = 256 * kGroupBytes;  // of a panel: a block that stays in L2 while all rows meet it
+
+/// What one tile of a block of k works on; strides in bytes.
+struct Tile {
+  const char* a;
+  std::ptrdiff_t a_stride;
+  const char* panel;
+  char* c;
+  std::ptrdiff_t c_stride;
+  bool add = false;
+  const std::int32_t* column_sums = nullptr;
+  int groups = 0;
+  bool odd = false;  // one more position of k, half a group
+  const char* ahead = nullptr;
+};
+
+/// Registers of columns in a tile: as many sums as fit, and whole cache lines of a panel for a single row, which
+/// streams it.
+template <class V>
+constexpr int vectors_for(int rows) {
+  return V::kRegisters == 32 ? 4 : rows == 1 ? 8 : rows == 2 ? 4 : 2;
+}
+
+/// `Lines` cache lines of what comes later are asked for at each group: whole groups of what comes soon, or the share
+/// of a tile in the next block, which should lie in L2 by then and not push this one out of L1.
+template <class V, class Dot, int Rows, int Vectors, int Lines>
+DSAKIT_INLINE void tile_of_columns(const Tile& t, int column) {
+  using I = typename V::I;
+  using Sum = typename Dot::Sum;
+  constexpr bool kExact = std::same_as<Sum, I>;
+  // With few rows their words are kept and the columns pass by, with many the other way round.
+  constexpr bool kKeepRows = Rows * Vectors + Vectors + 1 > V::kRegisters;
+  Sum sum[Rows][Vectors];
+#pragma GCC unroll 6
+  for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < Vectors; ++v)
+      if constexpr (kExact)
+        sum[r][v] = t.add ? V::load(t.c + r * t.c_stride + 4 * column + V::kBytes * v)
+                          : Dot::start(t.column_sums + column + V::kLanes * v);
+      else sum[r][v] = Sum{};
+
+  const char *a = t.a, *panel = t.panel + 4 * column, *ahead = t.ahead;
+  const auto step = [&]<int Step>(auto word) __attribute__((always_inline)) {
+    if constexpr (kKeepRows) {
+      I row[Rows];
+#pragma GCC unroll 6
+      for (int r = 0; r < Rows; ++r) {
+        row[r] = word(a + 4 * Step + r * t.a_stride);
+        pin(row[r]);  // else gcc 12 loads it anew for each column
+      }
+#pragma GCC unroll 8
+      for (int v = 0; v < Vectors; ++v) {
+        const I x = Dot::column(V::load(panel + V::kBytes * v), Step);
+#pragma GCC unroll 6
+        for (int r = 0; r < Rows; ++r) sum[r][v] = Dot::dot(sum[r][v], row[r], x);
+      }
+    } else {
+      I x[Vectors];
+#pragma GCC unroll 8
+      for (int v = 0; v < Vectors; ++v) {
+        x[v] = Dot::column(V::load(panel + V::kBytes * v), Step);
+        pin(x[v]);  // else gcc 12 loads it anew for each row
+      }
+#pragma GCC unroll 6
+      for (int r = 0; r < Rows; ++r) {
+        const I row = word(a + 4 * Step + r * t.a_stride);
+#pragma GCC unroll 8
+        for (int v = 0; v < Vectors; ++v) sum[r][v] = Dot::dot(sum[r][v], row, x[v]);
+      }
+    }
+  };
+  const auto whole = [](const char* p) __attribute__((always_inline)) { return V::broadcast(p); };
+  for (int g = 0; g < t.groups; ++g, a += 4 * Dot::kSteps, panel += kGroupBytes, ahead += Lines * 64) {
+#pragma GCC unroll 4
+    for (int l = 0; l < Lines; ++l) Lines == 4 ? prefetch(ahead + 64 * l) : prefetch_l2(ahead + 64 * l);
+    unrolled<Dot::kSteps>([&]<int Step>() __attribute__((always_inline)) { step.template operator()<Step>(whole); });
+  }
+  if constexpr (!kExact)
+    if (t.odd)
+      step.template operator()<0>([](const char* p) __attribute__((always_inline)) {
+        return Dot::kOddBytes == 4 ? V::broadcast(p) : V::set(load_some(p, 2));
+      });
+#pragma GCC unroll 6
+  for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < Vectors; ++v) {
+      char* c = t.c + r * t.c_stride + 4 * column + V::kBytes * v;
+      if constexpr (kExact) V::store(c, sum[r][v]);
+      else V::store(c, I(t.add ? Sum(V::load(c)) + sum[r][v] : sum[r][v]));
+    }
+}
+
+template <class V, class Dot, int Rows, int Lines>
+void tile(const Tile& t) {
+  constexpr int kVectors = vectors_for<V>(Rows), kColumns = V::kLanes * kVectors;
+  tile_of_columns<V, Dot, Rows, kVectors, Lines>(t, 0);
+  for (int column = kColumns; column < kPanel; column += kColumns)
+    tile_of_columns<V, Dot, Rows, kVectors, 0>(t, column);
+}
+
+using TileFunction = void (*)(const Tile&);
+template <class V, class Dot, int Lines>
+constexpr TileFunction kTilesOf[kTileRows] = {tile<V, Dot, 1, Lines>, tile<V, Dot, 2, Lines>, tile<V, Dot, 3, Lines>,
+                                              tile<V, Dot, 4, Lines>, tile<V, Dot, 5, Lines>, tile<V, Dot, 6, Lines>};
+
+/// All rows meet one block of the panel before the next: 64 KiB (128 of fp32), which stays in L2. Meanwhile the tiles
+/// ask for the block after it, the first ones for equal shares, so that with many rows weights from DRAM cost nothing. A
+/// single tile streams: it asks 4 KiB ahead. (Behind the last block lies the next panel; asking for what is not there
+/// does no harm.)
+template <class V, class Dot, class T>
+DSAKIT_INLINE void multiply(Tile t, int m, int k) {
+  constexpr int kElements = Panel<T>::kGroup;
+  constexpr bool kExact = sizeof(T) == 1;
+  constexpr int kBlock = kExact ? kBlockBytes / kGroupBytes : kSumBlock / kElements;  // groups
+  constexpr std::ptrdiff_t kRowBytes = kElements * std::ptrdiff_t(sizeof(typename Dot::Row));  // of a group
+  int groups = k / kElements;
+  bool odd = k % kElements != 0;
+  const int count = (m + kTileRows - 1) / kTileRows;
+  const int shape = count == 1 ? 2 : count <= 3 ? 1 : 0;
+  const TileFunction* const tiles = count == 1   ? kTilesOf<V, Dot, 4>
+                                    : count <= 3 ? kTilesOf<V, Dot, 2>
+                                                 : kTilesOf<V, Dot, 1>;
+  const char* rows = t.a;
+  const std::ptrdiff_t stride = t.a_stride;
+  char* const c = t.c;
+  do {
+    t.groups = groups < kBlock ? groups : kBlock;
+    t.odd = t.groups < kBlock && odd;
+    const std::ptrdiff_t bytes = std::ptrdiff_t(t.groups) * kGroupBytes;
+    t.ahead = t.panel + (count == 1 ? 4096 : bytes);
+    t.a = rows;
+    for (int rest = m, left = count; left > 0; --left) {
+      const int n = (rest + left - 1) / left;
+      if constexpr (Prepares<Dot>) {
+        typename Dot::Prepared prepared[kTileRows][kBlock * kElements];
+        const int length = t.groups * kElements + t.odd;
+        for (int r = 0; r < n; ++r)
+          Dot::prepare(reinterpret_cast<const typename Dot::Row*>(t.a + r * stride), length, prepared[r]);
+        const char* const here = t.a;
+        t.a = reinterpret_cast<const char*>(prepared), t.a_stride = sizeof prepared[0];
+        tiles[n - 1](t);
+        t.a = here;
+      } else {
+        tiles[n - 1](t);
+      }
+      rest -= n;
+      t.a += n * stride;
+      t.c += n * t.c_stride;
+      t.ahead += t.groups * (64 << shape);
+      if (t.ahead >= t.panel + 2 * bytes) t.ahead = t.panel;
+    }
+    rows += t.groups * kRowBytes;
+    t.c = c;
+    t.panel += bytes;
+    t.add = true;
+    groups -= t.groups;
+    odd = odd && !t.odd;
+  } while (groups > 0 || odd);
+}
+
+template <class V, class Dot, class T>
+void product(const typename Dot::Row* a, std::ptrdiff_t a_stride, int m, const T* panel, int k, float* c,
+             std::ptrdiff_t c_stride, bool add) noexcept {
+  multiply<V, Dot, T>({.a = reinterpret_cast<const char*>(a),
+                       .a_stride = a_stride * std::ptrdiff_t(sizeof *a),
+                       .panel = reinterpret_cast<const char*>(panel),
+                       .c = reinterpret_cast<char*>(c),
+                       .c_stride = c_stride * 4,
+                       .add = add},
+                      m, k);
+}
+
+template <class V, class Dot>
+void product_of_codes(const std::uint8_t* a, std::ptrdiff_t a_stride, int m, const std::int8_t* panel,
+                      const std::int32_t* column_sums, int k, std::int32_t* c, std::ptrdiff_t c_stride) noexcept {
+  multiply<V, Dot, std::int8_t>({.a = reinterpret_cast<const char*>(a),
+                                 .a_stride = a_stride,
+                                 .panel = reinterpret_cast<const char*>(panel),
+                                 .c = reinterpret_cast<char*>(c),
+                                 .c_stride = c_stride * 4,
+                                 .column_sums = column_sums},
+                                m, k);
+}
+
+}  // namespace
+}  // namespace dsakit

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+// AVX2 with FMA and F16C: no dots, so int8 is widened to 16 bits and bf16 to fp32.
+#include "kernels/fill.hpp"
+#include "kernels/vec/x86_256.hpp"
+
+namespace dsakit {
+
+void use_avx2(Kernels& k) { fill<Vec256, WidenedI8<Vec256>, FmaPairs<Vec256, bf16>>(k, 0); }
+
+}  // namespace dsakit

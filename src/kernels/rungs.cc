@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// The graph of instruction sets: what each needs of the CPU, and which it improves on.
+#include <array>
+
+#include "kernels/kernels.hpp"
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace dsakit {
+
+// One per file in rung/.
+void use_generic(Kernels&);
+void use_avx2(Kernels&);
+void use_avxvnni(Kernels&);
+void use_avxvnni_evex(Kernels&);
+void use_avx512vnni(Kernels&);
+void use_avx512(Kernels&);
+
+namespace {
+
+#if defined(__x86_64__)
+/// Bit `bit` of register `r` (0..3: eax, ebx, ecx, edx) of cpuid leaf 7, for what the compilers at hand do not know by
+/// name.
+bool cpuid7(unsigned subleaf, int r, int bit) {
+  unsigned x[4] = {};
+  return __get_cpuid_count(7, subleaf, &x[0], &x[1], &x[2], &x[3]) && (x[r] >> bit & 1);
+}
+bool has_avx2() {
+  unsigned a, b, c = 0, d;  // clang 14 does not know f16c by name
+  const bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c;
+}
+bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vnni");
+}
+bool has_avxvnni() { return has_avx2() && cpuid7(1, 0, 4); }
+bool has_bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+#endif
+
+struct Node {
+  const char* isa;
+  int base;  // which it starts from, -1: nothing
+  void (*use)(Kernels&);
+  bool supported;
+  const char* needs;
+};
+
+struct Graph {
+  static constexpr int kMost = 8;
+  std::array<Kernels, kMost> table{};
+  std::array<Rung, kMost> known{};
+  std::array<const Kernels*, kMost> supported{};
+  std::size_t rungs = 0, runnable = 0;
+
+  void add(const Node& n) {
+    Kernels& k = table[rungs];
+    if (n.supported) {
+      if (n.base >= 0) k = table[std::size_t(n.base)];
+      n.use(k);
+      k.isa = n.isa;
+      supported[runnable++] = &k;
+    }
+    known[rungs++] = {n.isa, n.supported ? &k : nullptr, n.supported ? "" : n.needs};
+  }
+
+  Graph() {
+    add({"generic", -1, use_generic, true, ""});
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    const bool evex = !has_avxvnni() && has_avx512();
+    add({"avx2", 0, use_avx2, has_avx2(), "AVX2, FMA and F16C"});
+    add({"avxvnni", 1, evex ? use_avxvnni_evex : use_avxvnni, evex || has_avxvnni(), "AVX-VNNI, or AVX-512 VNNI and VL"});
+    add({"avx512vnni", 0, use_avx512vnni, has_avx512(), "AVX-512 F, BW, VL, DQ and VNNI"});
+    add({"avx512", 3, use_avx512, has_bf16(), "AVX-512 BF16"});
+#endif
+  }
+};
+
+const Graph& graph() {
+  static const Graph graph;
+  return graph;
+}
+
+}  // namespace
+
+std::span<const Rung> known_rungs() { return {graph().known.data(), graph().rungs}; }
+std::span<const Kernels* const> supported_kernels() { return {graph().supported.data(), graph().runnable}; }
+
+const Kernels* find_kernels(std::string_view isa) {
+  for (const Kernels* k : supported_kernels())
+    if (isa == k->isa) return k;
+  return nullptr;
+}
+
+}  // namespace dsakit

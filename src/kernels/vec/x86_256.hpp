@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <immintrin.h>
+
+#include "kernels/vec/base.hpp"
+
+namespace dsakit {
+namespace {
+
+/// AVX2, FMA and F16C.
+struct Vec256 : VecBase<32> {
+  static constexpr int kRegisters = 16;
+  static constexpr bool kFma = true;
+
+  DSAKIT_INLINE static I of(__m256i x) { return I(x); }
+  DSAKIT_INLINE static __m256i raw(I x) { return __m256i(x); }
+  DSAKIT_INLINE static __m128i load16(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
+
+  DSAKIT_INLINE static I set(std::int32_t x) { return of(_mm256_set1_epi32(x)); }
+  DSAKIT_INLINE static F set_float(float x) { return _mm256_set1_ps(x); }
+  /// As a float: an integer broadcast from memory is two operations on Zen.
+  DSAKIT_INLINE static I broadcast(const void* p) {
+    float x;
+    __builtin_memcpy(&x, p, 4);
+    return I(_mm256_set1_ps(x));
+  }
+  DSAKIT_INLINE static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+  DSAKIT_INLINE static F max(F a, F b) { return _mm256_max_ps(a, b); }
+  DSAKIT_INLINE static F min(F a, F b) { return _mm256_min_ps(a, b); }
+  DSAKIT_INLINE static I max(I a, I b) { return of(_mm256_max_epi32(raw(a), raw(b))); }
+  DSAKIT_INLINE static F to_float(I x) { return _mm256_cvtepi32_ps(raw(x)); }
+  DSAKIT_INLINE static I where_number(F x, I bits) { return bits & I(_mm256_cmp_ps(x, x, _CMP_ORD_Q)); }
+  DSAKIT_INLINE static I where_not_less(F x, F bound, I bits) {
+    return bits & I(_mm256_cmp_ps(x, bound, _CMP_NLT_UQ));
+  }
+
+  /// Of the first n bytes; the rest is 0.
+  DSAKIT_INLINE static I load_bytes(const void* p, int n) {
+    if (n >= 32) return load(p);
+    I x{};
+    if (n > 0) copy_bytes(&x, p, n);
+    return x;
+  }
+  DSAKIT_INLINE static F load_floats(const float* p, int n) { return F(load_bytes(p, 4 * n)); }
+  DSAKIT_INLINE static void store_floats(float* p, F x, int n) {
+    if (n >= 8) return store_float(p, x);
+    if (n > 0) copy_bytes(p, &x, 4 * n);
+  }
+  DSAKIT_INLINE static I load_words(const void* p, int n) { return of(_mm256_cvtepu16_epi32(load_few(p, 2 * n))); }
+  DSAKIT_INLINE static I load_codes(const void* p, int n) {
+    if (n >= 8) return of(_mm256_cvtepi8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(p))));
+    return of(_mm256_cvtepi8_epi32(load_few(p, n)));
+  }
+  DSAKIT_INLINE static F load_f16(const void* p, int n) { return _mm256_cvtph_ps(load_few(p, 2 * n)); }
+  DSAKIT_INLINE static F low_f16(I x) {
+    const __m256i order = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1,  //
+                                           0, 1, 4, 5, 8, 9, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1);
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(raw(x), order), 0x08);
+    return _mm256_cvtph_ps(_mm256_castsi256_si128(words));
+  }
+  DSAKIT_INLINE static void store_codes(std::int8_t* p, F v, int n) {
+    const I x = low_byte_codes<Vec256>(v);
+    const __m256i order = _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,  //
+                                           0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+    const __m256i y = _mm256_shuffle_epi8(raw(x), order);
+    const __m128i eight = _mm_unpacklo_epi32(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));
+    if (n >= 8) _mm_storel_epi64(reinterpret_cast<__m128i*>(p), eight);
+    else copy_bytes(p, &eight, n);
+  }
+  DSAKIT_INLINE static float max_of_lanes(F x) {
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+  }
+  DSAKIT_INLINE static std::int32_t sum_of_lanes(I x) {
+    const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(raw(x)), _mm256_extracti128_si256(raw(x), 1));
+    const __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
+  }
+
+  DSAKIT_INLINE static I unpack_low8(I a, I b) { return of(_mm256_unpacklo_epi8(raw(a), raw(b))); }
+  DSAKIT_INLINE static I unpack_high8(I a, I b) { return of(_mm256_unpackhi_epi8(raw(a), raw(b))); }
+  DSAKIT_INLINE static I unpack_low16(I a, I b) { return of(_mm256_unpacklo_epi16(raw(a), raw(b))); }
+  DSAKIT_INLINE static I unpack_high16(I a, I b) { return of(_mm256_unpackhi_epi16(raw(a), raw(b))); }
+  DSAKIT_INLINE static I unpack_low32(I a, I b) { return of(_mm256_unpacklo_epi32(raw(a), raw(b))); }
+  DSAKIT_INLINE static I unpack_high32(I a, I b) { return of(_mm256_unpackhi_epi32(raw(a), raw(b))); }
+  DSAKIT_INLINE static I unpack_low64(I a, I b) { return of(_mm256_unpacklo_epi64(raw(a), raw(b))); }
+  DSAKIT_INLINE static I unpack_high64(I a, I b) { return of(_mm256_unpackhi_epi64(raw(a), raw(b))); }
+  DSAKIT_INLINE static I spread(I x) {
+    return of(_mm256_permutevar8x32_epi32(raw(x), _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7)));
+  }
+
+  DSAKIT_INLINE static void transpose(I (&x)[8]) {
+    I y[8];
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) y[i] = unpack_low32(x[i], x[i + 1]), y[i + 1] = unpack_high32(x[i], x[i + 1]);
+#pragma GCC unroll 2
+    for (int i = 0; i < 8; i += 4) {
+      x[i] = unpack_low64(y[i], y[i + 2]), x[i + 1] = unpack_high64(y[i], y[i + 2]);
+      x[i + 2] = unpack_low64(y[i + 1], y[i + 3]), x[i + 3] = unpack_high64(y[i + 1], y[i + 3]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const __m256i low = _mm256_permute2x128_si256(raw(x[i]), raw(x[i + 4]), 0x20);
+      x[i + 4] = of(_mm256_permute2x128_si256(raw(x[i]), raw(x[i + 4]), 0x31));
+      x[i] = of(low);
+    }
+  }
+
+  DSAKIT_INLINE static void store_folded(const F* lane, int n, float* sums) {
+    F row[4];
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; ++k) row[k] = lane[2 * k] + lane[2 * k + 1];
+    const auto fold = [](F x, F y) __attribute__((always_inline)) {
+      const F four = _mm256_add_ps(_mm256_permute2f128_ps(x, y, 0x20), _mm256_permute2f128_ps(x, y, 0x31));
+      const F two = _mm256_add_ps(four, _mm256_permute_ps(four, 0x4e));
+      return F(_mm256_add_ps(two, _mm256_permute_ps(two, 0xb1)));
+    };
+    const F ab = fold(row[0], row[1]), cd = fold(row[2], row[3]);
+    const float all[4] = {ab[0], ab[4], cd[0], cd[4]};
+    for (int k = 0; k < n && k < 4; ++k) sums[k] = all[k];
+  }
+
+  DSAKIT_INLINE static unsigned at_least(I key, I floor, int n) {
+    const __m256i pass = _mm256_cmpeq_epi32(_mm256_max_epu32(raw(key), raw(floor)), raw(key));
+    const unsigned inside = n >= 8 ? 255 : (1u << n) - 1;
+    return unsigned(_mm256_movemask_ps(_mm256_castsi256_ps(pass))) & inside;
+  }
+  DSAKIT_INLINE static int append(I high, I low, unsigned chosen, std::uint64_t* out) {
+    std::uint32_t h[8], l[8];
+    store(h, high), store(l, low);
+    int n = 0;
+    for (; chosen; chosen &= chosen - 1) {
+      const int i = __builtin_ctz(chosen);
+      out[n++] = std::uint64_t(h[i]) << 32 | l[i];
+    }
+    return n;
+  }
+
+  DSAKIT_INLINE static I add_codes(I sum, I codes) {
+    return sum + of(_mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), raw(codes)), _mm256_set1_epi16(1)));
+  }
+  DSAKIT_INLINE static I multiply_pairs(I a, I b) { return of(_mm256_madd_epi16(raw(a), raw(b))); }
+  /// Sixteen codes, times `flip` where they are biased, as 16-bit integers; of four 0 1 2 3 in the order 0 2 1 3.
+  DSAKIT_INLINE static void widen_codes(const void* codes, int flip, std::int16_t* out) {
+    const __m128i order = _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
+    const __m128i x = _mm_xor_si128(load16(codes), _mm_set1_epi8(char(flip)));
+    store(out, of(_mm256_cvtepi8_epi16(_mm_shuffle_epi8(x, order))));
+  }
+
+ private:
+  DSAKIT_INLINE static void copy_bytes(void* to, const void* from, int n) {
+    for (int i = 0; i < n; ++i) static_cast<char*>(to)[i] = static_cast<const char*>(from)[i];
+  }
+  /// Sixteen bytes, the first n of which exist.
+  DSAKIT_INLINE static __m128i load_few(const void* p, int n) {
+    if (n >= 16) return load16(p);
+    __m128i x{};
+    if (n > 0) copy_bytes(&x, p, n);
+    return x;
+  }
+};
+
+}  // namespace
+}  // namespace dsakit
