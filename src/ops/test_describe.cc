@@ -168,7 +168,6 @@ void check_description(std::string_view name) {
   const Args args{};
   const Outs outs{};
   std::set<std::string_view> names;
-  bool positional_ended = false;
   int place = 0;
   for_each_field(args, outs, [&](const Field& field, const auto& value) {
     using Value = std::remove_cvref_t<decltype(value)>;
@@ -186,10 +185,8 @@ void check_description(std::string_view name) {
       EXPECT_GT(field.kind, Kind::reserved);
       EXPECT_EQ(field.dtypes == "dtype" ? "str" : field.dtypes, type_word<Value>());
     }
-    if (place++ < describe(args).positional) EXPECT_NE(field.role, Role::out);
-    else positional_ended = true;
+    EXPECT_TRUE(place++ >= describe(args).positional || field.role != Role::out);
   });
-  EXPECT_TRUE(positional_ended);
   const Description d = describe(args);
   for (std::string_view text : {d.summary, d.formula, d.errors, d.source, d.page}) {
     EXPECT_NE(text, "");
