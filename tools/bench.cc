@@ -11,6 +11,7 @@
 #include "dsakit/context.hpp"
 #include "dsakit/error.hpp"
 #include "kernels/roof.hpp"
+#include "nearest.hpp"
 
 namespace dsakit::tools {
 namespace {
@@ -77,9 +78,12 @@ int bench_each_kernel(const BenchOptions& options) {
 int bench(const BenchOptions& options) {
   if (!options.operators.empty() && options.operators[0] == "kernels") return bench_each_kernel(options);
   const std::vector<BenchCase> cases = all_cases();
+  std::vector<std::string_view> names = {"kernels"};
+  for (const BenchCase& c : cases) names.push_back(c.op);
   for (const std::string& wish : options.operators)
-    if (std::ranges::none_of(cases, [&](const BenchCase& c) { return c.op == wish; }))
-      throw Error(Status::invalid_argument, "bench", "OPERATOR", "", "is " + wish.substr(0, 120), "an operator's name");
+    if (wish == names[0] || std::ranges::find(names, wish) == names.end())
+      throw Error(Status::invalid_argument, "bench", "OPERATOR", "", "is " + wish.substr(0, 120),
+                  "the name of an operator, or kernels first", "nearest: " + std::string(nearest(wish, names)));
 
   std::vector<int> counts = {1};
   if (const int all = default_context().threads(); options.threads > 0) counts = {options.threads};

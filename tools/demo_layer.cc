@@ -160,12 +160,68 @@ double median_ms(const std::function<void()>& f) {
   return ms[3];
 }
 
+/// A cache full of numbers of plausible sizes.
+void fill_cache(LayerCache::State& pages, Random& random) {
+  fill<std::int8_t>(pages.latent, [&] { return std::int8_t(random.below(255) - 127); });
+  fill<float>(pages.latent_scale, [&] { return random.uniform(0.01f, 0.03f); });
+  fill<bf16>(pages.rope, [&] { return to_bf16(random.uniform(-1.7f, 1.7f)); });
+  fill<std::int8_t>(pages.index_key, [&] { return std::int8_t(random.below(255) - 127); });
+  fill<f16>(pages.index_scale, [&] { return to_f16(random.uniform(0.01f, 0.02f)); });
+}
+
+/// Of the token after `context` cached positions.
+std::vector<std::int32_t> reference_selection(const io::ModelConfig& c, const Prolog& p, LayerCache::State& pages,
+                                              std::int64_t context) {
+  const std::int64_t Ni = c.index_n_heads, Di = c.index_head_dim, K = c.index_topk;
+  const std::int32_t length = std::int32_t(context + 1), rows = 1;
+  std::vector<std::int32_t> selection(static_cast<std::size_t>(K));
+  reference::quant_lightning_indexer({.query = tensor(p.q_int8.data(), {1, Ni, Di}),
+                                      .key = pages.pages_of(pages.index_key),
+                                      .weights = tensor(p.weights.data(), {1, Ni}),
+                                      .query_dequant_scale = tensor(p.q_scale.data(), {1, Ni}),
+                                      .key_dequant_scale = pages.pages_of(pages.index_scale),
+                                      .actual_seq_lengths_query = tensor(&rows, {1}),
+                                      .actual_seq_lengths_key = tensor(&length, {1}),
+                                      .block_table = pages.block_table(),
+                                      .layout_query = "TND",
+                                      .layout_key = "PA_BSND",
+                                      .sparse_count = K},
+                                     {.sparse_indices = tensor(selection.data(), {1, 1, K})});
+  return selection;
+}
+
+/// What the attention over a selection owes to its reference.
+double attention_error(const AttentionLayer::State& layer, const Prolog& p, LayerCache::State& pages,
+                       const std::vector<std::int32_t>& selection, std::int64_t context) {
+  const io::ModelConfig& c = layer.config;
+  const std::int64_t N = c.num_attention_heads, K = c.index_topk;
+  const std::int32_t length = std::int32_t(context + 1);
+  std::vector<bf16> got(std::size_t(N * c.kv_lora_rank)), wanted(got);
+  const SparseFlashAttentionQuantArgs args{.query_nope = tensor(p.query_nope.data(), {N, c.kv_lora_rank}),
+                                           .query_rope = tensor(p.query_rope.data(), {N, c.qk_rope_head_dim}),
+                                           .key_nope_2d = pages.rows_of(pages.latent),
+                                           .key_rope_2d = pages.rows_of(pages.rope),
+                                           .k_nope_scales = pages.rows_of(pages.latent_scale),
+                                           .topk_indices = tensor(selection.data(), {1, K}),
+                                           .block_table = pages.block_table(),
+                                           .kv_act_seqs = tensor(&length, {1}),
+                                           .b = 1,
+                                           .s1 = 1,
+                                           .nq = N,
+                                           .softmax_scale = layer.scale,
+                                           .topk = K,
+                                           .block_size = pages.page_size};
+  sparse_flash_attention_quant(args, {.attention_out = tensor(got.data(), {1, 1, N, c.kv_lora_rank})});
+  reference::sparse_flash_attention_quant(args, {.attention_out = tensor(wanted.data(), {1, 1, N, c.kv_lora_rank})});
+  return relative_rms(got, wanted);
+}
+
 }  // namespace
 
 int full_size_step(std::int64_t context) {
   Progress progress("full-size layer");
   const io::ModelConfig c = deepseek_v32();
-  const std::int64_t He = c.hidden_size, N = c.num_attention_heads, Ni = c.index_n_heads, Di = c.index_head_dim, K = c.index_topk;
+  const std::int64_t He = c.hidden_size, N = c.num_attention_heads, Ni = c.index_n_heads, K = c.index_topk;
   const AttentionLayer layer = make_layer(c, 0, std::make_unique<SyntheticWeights>());
   AttentionLayer::State& state = layer.state();
   state.weights.prepare(Mode::sparse_w8a8);
@@ -175,11 +231,7 @@ int full_size_step(std::int64_t context) {
   LayerCache::State& pages = cache.state();
   pages.reserve(context + 1);
   Random random(2048);
-  fill<std::int8_t>(pages.latent, [&] { return std::int8_t(random.below(255) - 127); });
-  fill<float>(pages.latent_scale, [&] { return random.uniform(0.01f, 0.03f); });
-  fill<bf16>(pages.rope, [&] { return to_bf16(random.uniform(-1.7f, 1.7f)); });
-  fill<std::int8_t>(pages.index_key, [&] { return std::int8_t(random.below(255) - 127); });
-  fill<f16>(pages.index_scale, [&] { return to_f16(random.uniform(0.01f, 0.02f)); });
+  fill_cache(pages, random);
   std::vector<bf16> hidden = random_bf16(random, He, -1.7f, 1.7f);
   const Tensor x = tensor(hidden.data(), {1, He});
   progress.at(0.5);
@@ -211,53 +263,22 @@ int full_size_step(std::int64_t context) {
   for (std::int32_t n : needles) found += std::find(selection.begin(), selection.begin() + 8, n) != selection.begin() + 8;
 
   // The selection and the attention over it, against the references, on the cache as the step left it.
-  const std::int32_t length = std::int32_t(context + 1), rows = 1;
-  std::vector<std::int32_t> wanted(static_cast<std::size_t>(K));
-  reference::quant_lightning_indexer({.query = tensor(fast.q_int8.data(), {1, Ni, Di}),
-                                      .key = pages.pages_of(pages.index_key),
-                                      .weights = tensor(fast.weights.data(), {1, Ni}),
-                                      .query_dequant_scale = tensor(fast.q_scale.data(), {1, Ni}),
-                                      .key_dequant_scale = pages.pages_of(pages.index_scale),
-                                      .actual_seq_lengths_query = tensor(&rows, {1}),
-                                      .actual_seq_lengths_key = tensor(&length, {1}),
-                                      .block_table = pages.block_table(),
-                                      .layout_query = "TND",
-                                      .layout_key = "PA_BSND",
-                                      .sparse_count = K},
-                                     {.sparse_indices = tensor(wanted.data(), {1, 1, K})});
-  const bool same_selection = wanted == selection;
-  std::vector<bf16> attention(std::size_t(N * c.kv_lora_rank)), attention_wanted(attention);
-  const SparseFlashAttentionQuantArgs attend{.query_nope = tensor(fast.query_nope.data(), {N, c.kv_lora_rank}),
-                                             .query_rope = tensor(fast.query_rope.data(), {N, c.qk_rope_head_dim}),
-                                             .key_nope_2d = pages.rows_of(pages.latent),
-                                             .key_rope_2d = pages.rows_of(pages.rope),
-                                             .k_nope_scales = pages.rows_of(pages.latent_scale),
-                                             .topk_indices = tensor(selection.data(), {1, K}),
-                                             .block_table = pages.block_table(),
-                                             .kv_act_seqs = tensor(&length, {1}),
-                                             .b = 1,
-                                             .s1 = 1,
-                                             .nq = N,
-                                             .softmax_scale = state.scale,
-                                             .topk = K,
-                                             .block_size = pages.page_size};
-  sparse_flash_attention_quant(attend, {.attention_out = tensor(attention.data(), {1, 1, N, c.kv_lora_rank})});
-  reference::sparse_flash_attention_quant(attend, {.attention_out = tensor(attention_wanted.data(), {1, 1, N, c.kv_lora_rank})});
-  const double attention_error = relative_rms(attention, attention_wanted);
+  const bool same_selection = reference_selection(c, fast, pages, context) == selection;
+  const double error = attention_error(state, fast, pages, selection, context);
   progress.at(0.9);
 
   // The same layer asked to attend to everything.
   state.config.index_topk = context + 1;
   const double dense = median_ms([&] { step(all, out_one, everything); });
 
-  const bool good = found == int(needles.size()) && same_selection && same_bits && attention_error < 4e-3 && query_error < 1e-2;
+  const bool good = found == int(needles.size()) && same_selection && same_bits && error < 4e-3 && query_error < 1e-2;
   progress.at(1);
   fmt::print("\nOne decode step of the attention of one layer at DeepSeek-V3.2's sizes ({} heads, {} index heads, synthetic weights) over\n"
              "{} cached positions, filled directly, with {} planted needles:\n\n", N, Ni, context, needles.size());
   fmt::print("  needles found         {} of {}, at the head of the {} selected\n", found, needles.size(), K);
   fmt::print("  against the reference selection {}; {:.2f} % of the index query's int8 codes equal; relative error of the\n"
              "                        absorbed query {:.1e}, of the attention {:.1e} (rms; bf16 rounds by 1.7e-3)\n",
-             same_selection ? "equal, in order" : "DIFFERENT", 100.0 * double(equal_codes) / double(fast.q_int8.size()), query_error, attention_error);
+             same_selection ? "equal, in order" : "DIFFERENT", 100.0 * double(equal_codes) / double(fast.q_int8.size()), query_error, error);
   fmt::print("  time                  sparse {:.2f} ms (one thread {:.2f} ms), dense {:.1f} ms: {:.1f} x\n", sparse, sparse_one, dense, dense / sparse);
   fmt::print("  threads               {} bits with 1 and {}\n", same_bits ? "same" : "DIFFERENT", all.threads());
   fmt::print("  memory                {:.2f} GB of weights, {:.1f} MB of cache\n", double(layer.weight_bytes()) / 1e9, double(cache.bytes()) / 1e6);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
@@ -7,11 +8,15 @@
 #include <cstdlib>
 #include <functional>
 #include <new>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "commands.hpp"
 #include "dsakit/error.hpp"
 #include "dsakit/version.hpp"
 #include "io/describe.hpp"
+#include "nearest.hpp"
 
 namespace {
 
@@ -48,6 +53,19 @@ std::string temperature(const std::string& text) {
 }
 
 std::string not_empty(const std::string& text) { return text.empty() ? "is empty, wanted a checkpoint folder" : ""; }
+
+/// The exit code where the first word can only be a subcommand and is none.
+int refuse_unknown(CLI::App& app, std::string_view first) {
+  if (first.empty() || first[0] == '-') return 0;
+  std::vector<std::string> commands;
+  for (const CLI::App* command : app.get_subcommands({})) commands.push_back(command->get_name());
+  if (std::find(commands.begin(), commands.end(), first) != commands.end()) return 0;
+  const dsakit::Error e(dsakit::Status::invalid_argument, "dsakit", "subcommand", "",
+                        "is '" + std::string(first.substr(0, 120)) + "'", CLI::detail::join(commands, ", "),
+                        "nearest: " + std::string(dsakit::tools::nearest(first, commands)));
+  std::fprintf(stderr, "%s\n", e.what());
+  return exit_code(e.status);
+}
 
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 40;
 
@@ -104,6 +122,7 @@ int main(int argc, char** argv) {
   describe_command->add_flag("--json", describe_options.json, "Machine-readable");
   describe_command->add_option("--pages", describe_options.pages, "Make the tables in the pages of this folder anew");
 
+  if (const int status = refuse_unknown(app, argc > 1 ? argv[1] : ""); status != 0) return status;
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
