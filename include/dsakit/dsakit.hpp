@@ -4,6 +4,7 @@
 #include "dsakit/dynamic_block_quant.hpp"
 #include "dsakit/dynamic_quant.hpp"
 #include "dsakit/error.hpp"
+#include "dsakit/float16.hpp"
 #include "dsakit/fused_infer_attention_score_v2.hpp"
 #include "dsakit/interleave_rope.hpp"
 #include "dsakit/kv_quant_sparse_flash_attention.hpp"

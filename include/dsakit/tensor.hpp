@@ -13,7 +13,7 @@ enum class DType : std::uint8_t {
   boolean, u8, i8, u16, i16, u32, i32, u64, i64, f16, bf16, f32, f64, f8_e4m3, f8_e5m2, other
 };
 
-/// bfloat16 and float16 as storage: sixteen bits. Arithmetic is float (core/float16.hpp).
+/// bfloat16 and float16 as storage: sixteen bits. Arithmetic is float (float16.hpp).
 struct bf16 { std::uint16_t bits; };
 struct f16 { std::uint16_t bits; };
 

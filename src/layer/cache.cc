@@ -10,7 +10,7 @@ namespace {
 constexpr std::int64_t kMostPositions = INT32_MAX;  // lengths and selections are int32
 
 CachePool copy_of(const CachePool& from) {
-  CachePool to{from.dtype, from.width, io::AlignedArray<std::byte>(from.memory.size())};
+  CachePool to{from, io::AlignedArray<std::byte>(from.memory.size())};
   if (from.memory.size() > 0) std::memcpy(to.memory.data(), from.memory.data(), from.memory.size());
   return to;
 }
@@ -23,19 +23,31 @@ std::int64_t latent_group(std::int64_t latent) {
   return group;
 }
 
-LayerCache::State::State(const io::ModelConfig& c, bool indexer, Mode mode, std::int64_t page_size)
-    : mode(mode), page_size(page_size) {
+RowKinds::RowKinds(const io::ModelConfig& c, bool indexer, Mode mode) {
+  const bool i8 = is_quantised(mode);
+  const std::int64_t groups = c.kv_lora_rank / latent_group(c.kv_lora_rank);
+  latent = {i8 ? DType::i8 : DType::bf16, c.kv_lora_rank};
+  rope = {DType::bf16, c.qk_rope_head_dim};
+  if (i8) latent_scale = {DType::f32, groups};
+  if (is_packed(mode)) {
+    latent.width += rope.row_bytes() + latent_scale.row_bytes();
+    rope = latent_scale = {};
+  }
+  if (!is_sparse(mode) || !indexer) return;
+  index_key = {i8 ? DType::i8 : DType::bf16, c.index_head_dim};
+  if (i8) index_scale = {DType::f16, 1};
+}
+
+LayerCache::State::State(const RowKinds& kinds, Mode mode, std::int64_t page_size)
+    : mode(mode),
+      page_size(page_size),
+      latent{kinds.latent, {}},
+      rope{kinds.rope, {}},
+      latent_scale{kinds.latent_scale, {}},
+      index_key{kinds.index_key, {}},
+      index_scale{kinds.index_scale, {}} {
   if (page_size < 1 || page_size > kMostPositions)
     throw Error(Status::invalid_argument, "model", "page_size", "", "is " + std::to_string(page_size), "1..2147483647");
-  const bool i8 = is_quantised(mode);
-  const std::int64_t groups = c.kv_lora_rank / latent_group(c.kv_lora_rank), packed_row =
-      c.kv_lora_rank + std::int64_t(sizeof(bf16)) * c.qk_rope_head_dim + std::int64_t(sizeof(float)) * groups;
-  latent = {i8 ? DType::i8 : DType::bf16, is_packed(mode) ? packed_row : c.kv_lora_rank, {}};
-  if (!is_packed(mode)) rope = {DType::bf16, c.qk_rope_head_dim, {}};
-  if (i8 && !is_packed(mode)) latent_scale = {DType::f32, groups, {}};
-  if (!is_sparse(mode) || !indexer) return;
-  index_key = {i8 ? DType::i8 : DType::bf16, c.index_head_dim, {}};
-  if (i8) index_scale = {DType::f16, 1, {}};
 }
 
 LayerCache::State::State(const State& from)
@@ -69,9 +81,9 @@ std::size_t LayerCache::State::bytes() const {
          index_scale.memory.size();
 }
 
-bool LayerCache::State::same_kind(const State& s) const {
-  return mode == s.mode && latent.width == s.latent.width && rope.width == s.rope.width &&
-         index_key.width == s.index_key.width;
+bool LayerCache::State::holds(const RowKinds& kinds) const {
+  return latent == kinds.latent && rope == kinds.rope && latent_scale == kinds.latent_scale &&
+         index_key == kinds.index_key && index_scale == kinds.index_scale;
 }
 
 Tensor LayerCache::State::pages_of(CachePool& pool) const {

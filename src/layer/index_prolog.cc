@@ -3,23 +3,44 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
-#include "layer/linear.hpp"
-#include "ops/prolog/rows.hpp"
+#include "ops/linear.hpp"
+#include "ops/norm.hpp"
+#include "ops/rope.hpp"
 
 namespace dsakit {
 namespace {
 
 /// One thread's memory.
-struct Row {
-  float *gamma, *cos, *sin, *turned;
+struct RowMemory {
+  float *gamma, *cos, *sin, *rotated;
 
-  Row(Carver& memory, const io::ModelConfig& c) {
-    gamma = memory.take<float>(c.q_lora_rank);
-    cos = memory.take<float>(c.qk_rope_head_dim);
-    sin = memory.take<float>(c.qk_rope_head_dim);
-    turned = memory.take<float>(c.qk_rope_head_dim);
+  RowMemory(const io::ModelConfig& c, Carver& memory)
+      : gamma(memory.take<float>(c.q_lora_rank)),
+        cos(memory.take<float>(c.qk_rope_head_dim)),
+        sin(memory.take<float>(c.qk_rope_head_dim)),
+        rotated(memory.take<float>(c.qk_rope_head_dim)) {}
+};
+
+/// All rows in fp32.
+struct Products {
+  float *c_q, *query, *key, *rest;  // [rows, Hcq], [rows, Ni, Di], [rows, Di], [rows, Ni]
+  const io::ModelConfig& config;
+  std::size_t row_bytes;
+  std::byte* row_memory;  // [threads][row_bytes]
+
+  Products(const Chunk& m, const Call& call, Carver& memory)
+      : c_q(memory.take<float>(m.rows * m.config.q_lora_rank)),
+        query(memory.take<float>(m.rows * m.config.index_n_heads * m.config.index_head_dim)),
+        key(memory.take<float>(m.rows * m.config.index_head_dim)),
+        rest(memory.take<float>(m.rows * m.config.index_n_heads)),
+        config(m.config),
+        row_bytes(bytes_of<RowMemory>(m.config)),
+        row_memory(memory.take<std::byte>(std::int64_t(row_bytes) * call.threads())) {}
+
+  RowMemory of(int thread) const {
+    Carver carver(row_memory + std::size_t(thread) * row_bytes);
+    return RowMemory(config, carver);
   }
 };
 
@@ -35,52 +56,51 @@ void multiply(Call& call, const Matrix& w, const A* a, std::int64_t a_stride, st
 
 }  // namespace
 
-void IndexPrologBf16::run(Context& context) const {
-  const std::int64_t heads = config.index_n_heads, width = config.index_head_dim, rope = config.qk_rope_head_dim,
-                     rank = config.q_lora_rank;
-  Carver measure;
-  Row(measure, config);
-  const std::size_t bytes = measure.bytes();
-  Call call(context, "attention_layer", [&](int threads) { return std::size_t(threads) * bytes; });
+void index_prolog_bf16(const Chunk& m) {
+  const io::ModelConfig& c = m.config;
+  const LayerWeights& w = m.layer.weights;
+  const std::int64_t rows = m.rows, heads = c.index_n_heads, width = c.index_head_dim, dr = c.qk_rope_head_dim,
+                     rank = c.q_lora_rank;
+  Call call(m.context, "attention_layer", [&](const Call& call) { return bytes_of<Products>(m, call); });
   const Kernels& kernels = call.kernels();
-  const auto memory = [&](int thread) {
-    Carver carver(call.memory() + std::size_t(thread) * bytes);
-    return Row(carver, config);
-  };
+  Carver memory(call.memory());
+  const Products p(m, call, memory);
+  const bf16* x = data_of<const bf16>(m.hidden);
+  float* head_weights = data_of<float>(m.index_weights);
 
-  multiply(call, weights.w_dq, x, x_stride, rows, c_q);
-  call.parallel_for(rows, double(rows * rank), [&](std::int64_t i, int thread) {
-    const Row row = memory(thread);
-    kernels.widen(weights.gamma_cq.data(), rank, row.gamma);
-    prolog::rms_norm(kernels, prolog::kPyPto, c_q + i * rank, rank, row.gamma, float(config.rms_norm_eps),
-                     c_q + i * rank);
+  multiply(call, w.w_dq, x, m.hidden.stride[0], rows, p.c_q);
+  call.parallel_for(rows, {.elements = double(rows * rank)}, [&](std::int64_t i, int thread) {
+    const RowMemory row = p.of(thread);
+    kernels.widen(w.gamma_cq.data(), rank, row.gamma);
+    float* c_q = p.c_q + i * rank;
+    rms_norm(kernels, NormOrder::pypto, c_q, rank, row.gamma, float(c.rms_norm_eps), c_q);
   });
-  multiply(call, weights.w_qb, std::as_const(c_q), rank, rows, query_f32);
-  multiply(call, weights.wk, x, x_stride, rows, key_f32);
-  multiply(call, weights.w_proj, x, x_stride, rows, head_weights);
-  if (weights.w_proj_rest) multiply(call, weights.w_proj_rest, x, x_stride, rows, rest);
+  multiply(call, w.w_qb, p.c_q, rank, rows, p.query);
+  multiply(call, w.wk, x, m.hidden.stride[0], rows, p.key);
+  multiply(call, w.w_proj, x, m.hidden.stride[0], rows, head_weights);
+  if (w.w_proj_rest) multiply(call, w.w_proj_rest, x, m.hidden.stride[0], rows, p.rest);
 
-  const auto layout = config.indexer_rope_interleave ? prolog::RopeLayout::interleaved : prolog::RopeLayout::half;
+  const RopeLayout layout = c.indexer_rope_interleave ? RopeLayout::interleaved : RopeLayout::half;
   const float head_scale = float(1 / std::sqrt(double(heads))), width_scale = float(1 / std::sqrt(double(width)));
-  call.parallel_for(rows, double(rows * (heads + 4) * width), [&](std::int64_t i, int thread) {
-    const Row row = memory(thread);
-    kernels.widen(cos + i * rope, rope, row.cos);
-    kernels.widen(sin + i * rope, rope, row.sin);
-    const auto rotate = [&](float* v) {
-      prolog::rope(layout, v, row.cos, row.sin, rope / 2, row.turned);
-      std::copy_n(row.turned, rope, v);
+  bf16* cache = reinterpret_cast<bf16*>(m.cache.index_key.memory.data());
+  call.parallel_for(rows, {.elements = double(rows * (heads + 4) * width)}, [&](std::int64_t i, int thread) {
+    const RowMemory row = p.of(thread);
+    kernels.widen(data_of<bf16>(m.cos) + i * dr, dr, row.cos);
+    kernels.widen(data_of<bf16>(m.sin) + i * dr, dr, row.sin);
+    const auto rotate_first = [&](float* v) {
+      rotate(layout, v, row.cos, row.sin, dr / 2, row.rotated);
+      std::copy_n(row.rotated, dr, v);
     };
-    float *q = query_f32 + i * heads * width, *k = key_f32 + i * width;
-    for (std::int64_t h = 0; h < heads; ++h) rotate(q + h * width);
-    kernels.round(q, heads * width, query + i * heads * width);
-    prolog::layer_norm(kernels, k, width, weights.ln_gamma_k.data(), weights.ln_beta_k.data(), float(kLayerNormEpsilon),
-                       k);
-    rotate(k);
-    kernels.round(k, width, key + i * width);
+    float *q = p.query + i * heads * width, *k = p.key + i * width;
+    for (std::int64_t h = 0; h < heads; ++h) rotate_first(q + h * width);
+    kernels.round(q, heads * width, data_of<bf16>(m.index_query) + i * heads * width);
+    layer_norm(kernels, k, width, w.ln_gamma_k.data(), w.ln_beta_k.data(), float(kLayerNormEpsilon), k);
+    rotate_first(k);
+    kernels.round(k, width, cache + data_of<std::int64_t>(m.slots)[i] * width);
     for (std::int64_t h = 0; h < heads; ++h) {
-      float& w = head_weights[i * heads + h];
-      if (weights.w_proj_rest) w += rest[i * heads + h];
-      w = w * head_scale * width_scale;
+      float& weight = head_weights[i * heads + h];
+      if (w.w_proj_rest) weight += p.rest[i * heads + h];
+      weight = weight * head_scale * width_scale;
     }
   });
   call.finish();

@@ -32,6 +32,6 @@ std::int64_t chunk_tokens(const io::ModelConfig& config);
 /// One chunk: hidden bf16 [rows, He] of any row stride, out bf16 or f32 alike; selection [rows, K] contiguous, or null
 /// in dense mode. Everything was checked and the mode's weights were prepared; cache.length moves on at the very end.
 void forward_chunk(const AttentionLayer::State& layer, const Tensor& hidden, const Tensor& out,
-                   LayerCache::State& cache, std::int32_t* selection, Scratch& scratch, Context& context, Costs* costs);
+                   LayerCache::State& cache, std::int32_t* selection, ScratchMemory& scratch, Context& context, Costs* costs);
 
 }  // namespace dsakit

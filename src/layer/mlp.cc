@@ -4,7 +4,7 @@
 #include <cmath>
 #include <string>
 
-#include "layer/linear.hpp"
+#include "ops/linear.hpp"
 
 namespace dsakit {
 
@@ -22,7 +22,7 @@ GatedMlp::GatedMlp(const io::Checkpoint& checkpoint, int layer) {
 void GatedMlp::add_to(Call& call, const float* x, std::int64_t rows, float* hidden, float* residual) const {
   const std::int64_t in = gate_.view().k, wide = gate_.view().n;
   const std::int64_t row_tiles = (rows + kTileRows - 1) / kTileRows;
-  call.parallel_for(gate_.view().panels() * row_tiles, product_work(rows, in, 2 * wide), [&](std::int64_t i, int) {
+  call.parallel_for(gate_.view().panels() * row_tiles, product_work(rows, gate_.view()) * 2, [&](std::int64_t i, int) {
     alignas(64) float gate[kTileRows * kPanel], up[kTileRows * kPanel];
     const std::int64_t row = i % row_tiles * kTileRows, panel = i / row_tiles, some = std::min(kTileRows, rows - row);
     product_tile(call, gate_.view(), 0, panel, x + row * in, in, some, gate);

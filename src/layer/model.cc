@@ -7,20 +7,11 @@
 
 #include "layer/costs.hpp"
 #include "layer/layer.hpp"
-#include "layer/linear.hpp"
 #include "layer/mlp.hpp"
-#include "ops/prolog/rows.hpp"
+#include "ops/linear.hpp"
+#include "ops/norm.hpp"
 
 namespace dsakit {
-namespace {
-
-/// y = RMSNorm of x.
-void norm(const Kernels& k, const float* x, const io::AlignedArray<float>& gamma, double epsilon, float* y) {
-  prolog::rms_norm(k, prolog::kPyPto, x, std::int64_t(gamma.size()), gamma.data(), float(epsilon), y);
-}
-
-}  // namespace
-
 struct Model::State {
   struct Layer {
     AttentionLayer attention;
@@ -66,7 +57,7 @@ struct Session::State {
   std::vector<LayerCache> caches;
   Costs costs;
   std::function<void(int, std::int64_t, const Tensor&)> observer;
-  Scratch scratch, layer_scratch;
+  ScratchMemory scratch, layer_scratch;
 
   State(std::shared_ptr<const Model::State> model, Mode mode, std::int64_t page_size)
       : model(std::move(model)), mode(mode) {
@@ -79,79 +70,118 @@ struct Session::State {
       : model(from.model), mode(from.mode), caches(from.caches), costs(from.costs), observer(from.observer) {}
 
   /// At most chunk_tokens() tokens; logits of the last `wanted`.
-  void chunk(std::span<const std::int32_t> tokens, std::int64_t wanted, float* logits, Context& context) {
-    const io::ModelConfig& c = model->config;
-    const std::int64_t rows = std::int64_t(tokens.size()), width = c.hidden_size, first = caches[0].length();
-    struct Arrays {
-      float *residual, *normal, *change, *hidden;
-      bf16* input;
-      std::int32_t* selection;
-      Arrays(Carver carver, const io::ModelConfig& c, std::int64_t rows, std::size_t* bytes) {
-        residual = carver.take<float>(rows * c.hidden_size);
-        normal = carver.take<float>(rows * c.hidden_size);
-        change = carver.take<float>(rows * c.hidden_size);
-        hidden = carver.take<float>(rows * c.intermediate_size);
-        input = carver.take<bf16>(rows * c.hidden_size);
-        selection = carver.take<std::int32_t>(rows * c.index_topk);
-        *bytes = carver.bytes();
-      }
-    };
-    std::size_t bytes;
-    Arrays(Carver(), c, rows, &bytes);
-    const Arrays a(Carver(scratch.require(bytes)), c, rows, &bytes);
+  void chunk(std::span<const std::int32_t> tokens, std::int64_t wanted, float* logits, Context& context);
+};
 
-    const double row_work = double(rows * width) * 2;
-    {
-      Timed timed(&costs, "embedding", double(rows * width) * sizeof(bf16));
-      Call call(context, "model", 0);
-      for (std::int64_t i = 0; i < rows; ++i)
-        call.kernels().widen(model->embedding.data() + tokens[i] * width, width, a.residual + i * width);
-    }
-    for (std::size_t l = 0; l < model->layers.size(); ++l) {
-      const Model::State::Layer& layer = model->layers[l];
-      {
-        Timed timed(&costs, "norms", 0);
-        Call call(context, "model", 0);
-        call.parallel_for(rows, row_work, [&](std::int64_t i, int) {
-          float* y = a.normal + i * width;
-          norm(call.kernels(), a.residual + i * width, layer.attention_norm, c.rms_norm_eps, y);
-          call.kernels().round(y, width, a.input + i * width);
-        });
-        call.finish();
-      }
-      forward_chunk(layer.attention.state(), tensor(a.input, {rows, width}), tensor(a.change, {rows, width}),
-                    caches[l].state(), is_sparse(mode) ? a.selection : nullptr, layer_scratch, context, &costs);
-      if (observer && is_sparse(mode))
-        observer(int(l), first, tensor(std::as_const(a.selection), {rows, c.index_topk}));
-      {
-        Timed timed(&costs, "norms", 0);
-        Call call(context, "model", 0);
-        call.parallel_for(rows, row_work, [&](std::int64_t i, int) {
-          float* x = a.residual + i * width;
-          for (std::int64_t j = 0; j < width; ++j) x[j] += a.change[i * width + j];
-          norm(call.kernels(), x, layer.mlp_norm, c.rms_norm_eps, a.normal + i * width);
-        });
-        call.finish();
-      }
-      Timed timed(&costs, "mlp", double(layer.mlp.bytes()));
-      Call call(context, "model", 0);
-      layer.mlp.add_to(call, a.normal, rows, a.hidden, a.residual);
-      call.finish();
-    }
-    if (wanted == 0) return;
-    Timed timed(&costs, "head", double(model->head.bytes()));
+namespace {
+
+/// One chunk of tokens on its way through a model; its arrays.
+struct Tokens {
+  const Model::State& model;
+  const io::ModelConfig& config;
+  Costs& costs;
+  Context& context;
+  std::int64_t rows;
+  float *residual, *normal, *change;  // [rows, hidden_size]
+  float* hidden;                      // [rows, intermediate_size]
+  bf16* input;                        // [rows, hidden_size]
+  std::int32_t* selection;            // [rows, index_topk]
+
+  Tokens(const Model::State& model, Costs& costs, Context& context, std::int64_t rows, Carver& carver)
+      : model(model),
+        config(model.config),
+        costs(costs),
+        context(context),
+        rows(rows),
+        residual(carver.take<float>(rows * config.hidden_size)),
+        normal(carver.take<float>(rows * config.hidden_size)),
+        change(carver.take<float>(rows * config.hidden_size)),
+        hidden(carver.take<float>(rows * config.intermediate_size)),
+        input(carver.take<bf16>(rows * config.hidden_size)),
+        selection(carver.take<std::int32_t>(rows * config.index_topk)) {}
+
+  void embed(std::span<const std::int32_t> tokens) const {
+    const std::int64_t width = config.hidden_size;
+    Timed timed(&costs, "embedding", double(rows * width) * sizeof(bf16));
     Call call(context, "model", 0);
-    call.parallel_for(wanted, double(wanted * width) * 2, [&](std::int64_t i, int) {
-      norm(call.kernels(), a.residual + (rows - wanted + i) * width, model->norm, c.rms_norm_eps, a.normal + i * width);
+    for (std::int64_t i = 0; i < rows; ++i)
+      call.kernels().widen(model.embedding.data() + tokens[i] * width, width, residual + i * width);
+  }
+
+  /// RMSNorm of row i of the residual to row `to` of `normal`.
+  void norm_row(const Call& call, const io::AlignedArray<float>& gamma, std::int64_t i, std::int64_t to) const {
+    const std::int64_t width = config.hidden_size;
+    rms_norm(call.kernels(), NormOrder::pypto, residual + i * width, width, gamma.data(), float(config.rms_norm_eps),
+             normal + to * width);
+  }
+  Work norms_of(std::int64_t count) const { return {.elements = 2 * double(count * config.hidden_size)}; }
+
+  void norm_before_attention(const io::AlignedArray<float>& gamma) const {
+    const std::int64_t width = config.hidden_size;
+    Timed timed(&costs, "norms", 0);
+    Call call(context, "model", 0);
+    call.parallel_for(rows, norms_of(rows), [&](std::int64_t i, int) {
+      norm_row(call, gamma, i, i);
+      call.kernels().round(normal + i * width, width, input + i * width);
     });
-    for_each_tile(call, model->head.view(), std::as_const(a.normal), width, 0, wanted,
+    call.finish();
+  }
+
+  /// After attention, whose result is in `change`.
+  void norm_before_mlp(const io::AlignedArray<float>& gamma) const {
+    const std::int64_t width = config.hidden_size;
+    Timed timed(&costs, "norms", 0);
+    Call call(context, "model", 0);
+    call.parallel_for(rows, norms_of(rows), [&](std::int64_t i, int) {
+      for (std::int64_t j = i * width; j < (i + 1) * width; ++j) residual[j] += change[j];
+      norm_row(call, gamma, i, i);
+    });
+    call.finish();
+  }
+
+  void mlp(const GatedMlp& mlp) const {
+    Timed timed(&costs, "mlp", double(mlp.bytes()));
+    Call call(context, "model", 0);
+    mlp.add_to(call, normal, rows, hidden, residual);
+    call.finish();
+  }
+
+  /// Logits of the last `wanted` rows.
+  void head(std::int64_t wanted, float* logits) const {
+    Timed timed(&costs, "head", double(model.head.bytes()));
+    Call call(context, "model", 0);
+    call.parallel_for(wanted, norms_of(wanted),
+                      [&](std::int64_t i, int) { norm_row(call, model.norm, rows - wanted + i, i); });
+    for_each_tile(call, model.head.view(), normal, config.hidden_size, 0, wanted,
                   [&](auto, auto row, auto some, auto column, auto columns, const float* tile) {
                     for (std::int64_t i = 0; i < some; ++i)
-                      std::copy_n(tile + i * kPanel, columns, logits + (row + i) * c.vocab_size + column);
+                      std::copy_n(tile + i * kPanel, columns, logits + (row + i) * config.vocab_size + column);
                   });
     call.finish();
   }
 };
+
+}  // namespace
+
+void Session::State::chunk(std::span<const std::int32_t> tokens, std::int64_t wanted, float* logits, Context& context) {
+  const std::int64_t rows = std::int64_t(tokens.size()), width = model->config.hidden_size, first = caches[0].length();
+  Carver measure;
+  Tokens(*model, costs, context, rows, measure);
+  Carver memory(scratch.require(measure.bytes()));
+  const Tokens t(*model, costs, context, rows, memory);
+  t.embed(tokens);
+  for (std::size_t l = 0; l < model->layers.size(); ++l) {
+    const Model::State::Layer& layer = model->layers[l];
+    t.norm_before_attention(layer.attention_norm);
+    forward_chunk(layer.attention.state(), tensor(t.input, {rows, width}), tensor(t.change, {rows, width}),
+                  caches[l].state(), is_sparse(mode) ? t.selection : nullptr, layer_scratch, context, &costs);
+    if (observer && is_sparse(mode))
+      observer(int(l), first, tensor<const std::int32_t>(t.selection, {rows, model->config.index_topk}));
+    t.norm_before_mlp(layer.mlp_norm);
+    t.mlp(layer.mlp);
+  }
+  if (wanted > 0) t.head(wanted, logits);
+}
 
 Session::Session(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Session::Session(const Session& from) : state_(std::make_unique<State>(*from.state_)) {}

@@ -55,6 +55,8 @@ Matrix transposed_matrix(const bf16* weight, std::int64_t out, std::int64_t in);
 struct QuantisedMatrix {
   Matrix codes;
   io::AlignedArray<float> scale;
+
+  Tensor column_scales() const { return tensor(scale.data(), {codes.view().n, 1}); }
 };
 
 /// Per row of [out, in]: a = max |w|, scale = fp32(a/127), code = clamp(rint(fp32(w/scale)), -127, 127); a = 0: 0 and

@@ -21,13 +21,12 @@ constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b 
 }  // namespace
 
 std::int64_t Weight::scratch_bytes() const {
-  if (packed) return 0;
-  return dtype == DType::i8 ? Panel<std::int8_t>::elements(k) + kPanel * 4 : Panel<bf16>::elements(k) * 2;
+  return packed ? 0 : packed_bytes(dtype, k, kPanel);
 }
 
 const bf16* Weight::panel_bf16(std::int64_t matrix, std::int64_t panel, std::byte* scratch) const {
   if (packed)
-    return reinterpret_cast<const bf16*>(packed + matrix * batch_stride) + panel * Panel<bf16>::elements(k);
+    return reinterpret_cast<const bf16*>(packed + matrix * batch_stride) + Panels<bf16>::panel(k, panel);
   MatrixSource s = source;
   s.data = static_cast<const std::byte*>(s.data) + matrix * batch_stride;
   bf16* out = reinterpret_cast<bf16*>(scratch);
@@ -38,11 +37,10 @@ const bf16* Weight::panel_bf16(std::int64_t matrix, std::int64_t panel, std::byt
 Weight::PanelI8 Weight::panel_i8(std::int64_t panel, std::byte* scratch) const {
   if (packed) {
     const auto* codes = reinterpret_cast<const std::int8_t*>(packed);
-    const auto* sums = reinterpret_cast<const std::int32_t*>(codes + panels() * Panel<std::int8_t>::elements(k));
-    return {codes + panel * Panel<std::int8_t>::elements(k), sums + panel * kPanel};
+    return {codes + Panels<std::int8_t>::panel(k, panel), Panels<std::int8_t>::sums(codes, k, n) + panel * kPanel};
   }
   auto* codes = reinterpret_cast<std::int8_t*>(scratch);
-  auto* sums = reinterpret_cast<std::int32_t*>(codes + Panel<std::int8_t>::elements(k));
+  auto* sums = Panels<std::int8_t>::sums(codes, k, kPanel);
   pack_panel_i8(source, panel, codes, sums);
   return {codes, sums};
 }
@@ -52,9 +50,7 @@ float Weight::at(std::int64_t matrix, std::int64_t row, std::int64_t column) con
   const std::byte* base;
   if (packed) {
     base = packed + matrix * batch_stride;
-    const std::int64_t group = dtype == DType::i8 ? 4 : 2;
-    const std::int64_t panel = dtype == DType::i8 ? Panel<std::int8_t>::elements(k) : Panel<bf16>::elements(k);
-    offset = column / kPanel * panel + (row / group * kPanel + column % kPanel) * group + row % group;
+    offset = dtype == DType::i8 ? Panels<std::int8_t>::at(k, row, column) : Panels<bf16>::at(k, row, column);
   } else {
     base = static_cast<const std::byte*>(source.data) + matrix * batch_stride;
     const std::int64_t c0 = dtype == DType::i8 ? 32 : 16;
@@ -146,11 +142,11 @@ PackedWeight::PackedWeight(const Tensor& t) {
     source.data = static_cast<const std::byte*>(source.data) + b * w.batch_stride;
     for (std::int64_t p = 0; p < w.panels(); ++p) {
       if (t.dtype == DType::bf16) {
-        pack_panel_bf16(source, p, reinterpret_cast<bf16*>(out) + p * Panel<bf16>::elements(k));
+        pack_panel_bf16(source, p, reinterpret_cast<bf16*>(out) + Panels<bf16>::panel(k, p));
       } else {
         auto* codes = reinterpret_cast<std::int8_t*>(out);
-        auto* sums = reinterpret_cast<std::int32_t*>(codes + w.panels() * Panel<std::int8_t>::elements(k));
-        pack_panel_i8(source, p, codes + p * Panel<std::int8_t>::elements(k), sums + p * kPanel);
+        pack_panel_i8(source, p, codes + Panels<std::int8_t>::panel(k, p),
+                      Panels<std::int8_t>::sums(codes, k, n) + p * kPanel);
       }
     }
   }

@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "run/carver.hpp"
+#include "run/cost.hpp"
 #include "run/state.hpp"
 
 namespace dsakit {
@@ -23,11 +24,15 @@ bool forked();
 class Call {
  public:
   /// `bytes` of workspace, 64-byte aligned, contents undefined; as a function, of the number of threads, which
-  /// nobody can change from here on.
-  Call(Context& context, const char* op, std::size_t bytes) : Call(context, op, [bytes](int) { return bytes; }) {}
+  /// nobody can change from here on, or of all of the call but memory().
+  Call(Context& context, const char* op, std::size_t bytes) : Call(context, op) { reserve(bytes); }
   template <std::invocable<int> F>
   Call(Context& context, const char* op, F bytes) : Call(context, op) {
     reserve(bytes(threads()));
+  }
+  template <std::invocable<const Call&> F>
+  Call(Context& context, const char* op, F bytes) : Call(context, op) {
+    reserve(bytes(*this));
   }
 
   const Kernels& kernels() const { return *state_.kernels; }
@@ -36,13 +41,13 @@ class Call {
   std::byte* memory() const { return state_.memory.get(); }
 
   /// f(i, thread) for i in 0..n-1, in any order; thread < threads(). Results must not depend on which thread
-  /// runs what. f must not throw. With one item, or when `work` (about nanoseconds altogether) is not worth
-  /// waking the others (100 us), it stays on this thread.
+  /// runs what. f must not throw. With one item, or when all of the work is not worth waking the others, it stays on
+  /// this thread.
   template <class F>
-  void parallel_for(std::int64_t n, double work, F&& f) {
+  void parallel_for(std::int64_t n, const Work& work, F&& f) {
     if (n <= 0 || cancelled_) return;
     const int threads = int(std::min<std::int64_t>(n, this->threads()));
-    if (threads == 1 || work < 1e5 || omp_in_parallel() || forked()) {
+    if (threads == 1 || work.nanoseconds(*state_.rates) < kWorthWaking || omp_in_parallel() || forked()) {
       for (std::int64_t i = 0; i < n && !cancelled_; ++i) f(i, 0), poll();
       return;
     }
@@ -53,6 +58,11 @@ class Call {
       f(i, thread);
       if (thread == 0) poll();
     }
+  }
+
+  template <class F>
+  void parallel_for(std::int64_t n, double nanoseconds, F&& f) {
+    parallel_for(n, Work{.elements = nanoseconds}, f);
   }
 
   /// Throws INTERRUPTED if the user asked for it during the call. Last thing an operator does.
@@ -70,6 +80,8 @@ class Call {
     last_poll_ = now;
     if (state_.asked(state_.asked_data)) cancelled_ = true;
   }
+
+  static constexpr double kWorthWaking = 1e5;  // ns: libgomp's sleeping threads take 5 to 50 us to come
 
   Context::State& state_;
   std::lock_guard<std::recursive_mutex> lock_;

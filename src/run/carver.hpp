@@ -23,4 +23,12 @@ class Carver {
   std::size_t at_ = 0;
 };
 
+/// What T(arguments..., carver) takes, all for one.
+template <class T, class... Arguments>
+std::size_t bytes_of(const Arguments&... arguments) {
+  Carver measure;
+  (void)T(arguments..., measure);
+  return measure.bytes();
+}
+
 }  // namespace dsakit

@@ -63,6 +63,7 @@ Context::Context(const ContextOptions& options) : state_(std::make_unique<State>
   (void)registered;
   state_->options = options;
   state_->kernels = kernels_from(options.isa);
+  state_->rates = &rates_of(*state_->kernels);
   state_->threads = threads_from(options.threads);
   if (const char* check = std::getenv("DSAKIT_CHECK")) state_->options.check_values |= std::string(check) == "1";
   if (options.memory_limit == 0) state_->options.memory_limit = std::size_t(number_from("DSAKIT_MEM_LIMIT"));

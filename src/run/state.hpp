@@ -9,6 +9,7 @@
 
 #include "dsakit/context.hpp"
 #include "kernels/kernels.hpp"
+#include "run/cost.hpp"
 
 namespace dsakit {
 
@@ -16,6 +17,7 @@ namespace dsakit {
 struct Context::State {
   ContextOptions options;
   const Kernels* kernels = nullptr;
+  const Rates* rates = nullptr;  // of these kernels
   std::atomic<int> threads = 1;
   std::recursive_mutex calls;  // recursive: an operator may be made of operators
   std::unique_ptr<std::byte[], void (*)(std::byte*)> memory{nullptr, nullptr};

@@ -25,6 +25,8 @@ Error refusal(F f) {
   return Error(Status::ok, "", "", "", "", "");
 }
 
+constexpr Work kMuch = {.elements = 1e9};
+
 TEST(Context, ThreadsAndWorkspace) {
   setenv("DSAKIT_NUM_THREADS", "abc", 1);
   EXPECT_GE(Context().threads(), 1);
@@ -52,11 +54,40 @@ TEST(Context, ParallelForVisitsEachItemOnce) {
     Context context({.threads = threads});
     Call call(context, "op", 0);
     std::vector<std::atomic<int>> visits(1000);
-    call.parallel_for(1000, 1e9, [&](std::int64_t i, int thread) {
+    call.parallel_for(1000, kMuch, [&](std::int64_t i, int thread) {
       EXPECT_LT(thread, threads);
       ++visits[std::size_t(i)];
     });
     for (auto& v : visits) ASSERT_EQ(v, 1);
+  }
+}
+
+TEST(Context, LittleWorkStaysOnTheCallingThread) {
+  Context context({.threads = 4});
+  Call call(context, "op", 0);
+  const auto caller = std::this_thread::get_id();
+  call.parallel_for(1000, {.bytes = 1000, .products = 1000, .products_i8 = 1000, .elements = 1000},
+                    [&](std::int64_t, int thread) {
+                      EXPECT_EQ(thread, 0);
+                      EXPECT_EQ(std::this_thread::get_id(), caller);
+                    });
+}
+
+TEST(Work, NanosecondsOfWhatTakesLongest) {
+  const Rates r = {.products = 100, .products_i8 = 400, .bytes = 20, .elements = 2};
+  EXPECT_EQ((Work{.bytes = 2000, .products = 5000}.nanoseconds(r)), 100) << "memory, meanwhile products";
+  EXPECT_EQ((Work{.bytes = 20, .products = 5000, .products_i8 = 4000, .elements = 8}.nanoseconds(r)), 50 + 10 + 4);
+  EXPECT_EQ(((Work{.elements = 2} + Work{.products = 100} * 3).nanoseconds(r)), 1 + 3);
+  EXPECT_EQ(product_work(10, 600, true).nanoseconds(r), 30) << "6000 products in 15 ns, 600 bytes in 30";
+  EXPECT_EQ(product_work(1, 600, false).nanoseconds(r), 60) << "1200 bytes take longer than 600 products";
+}
+
+TEST(Work, RatesAreMeasuredOncePerRung) {
+  for (const Kernels* k : supported_kernels()) {
+    const Rates& r = rates_of(*k);
+    EXPECT_GT(r.products, 0) << k->isa;
+    EXPECT_GT(r.products_i8, 0) << k->isa;
+    EXPECT_EQ(&rates_of(*k), &r) << k->isa;
   }
 }
 
@@ -65,7 +96,7 @@ TEST(Context, InterruptEndsACall) {
   context.set_interrupt([](void*) { return true; }, nullptr);
   Call call(context, "op", 0);
   std::atomic<int> done = 0;
-  call.parallel_for(10000, 1e9, [&](std::int64_t, int) {
+  call.parallel_for(10000, kMuch, [&](std::int64_t, int) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     ++done;
   });

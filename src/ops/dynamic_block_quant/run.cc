@@ -34,7 +34,7 @@ std::size_t workspace(const Problem& p, int threads) {
 
 void run(const Problem& p, Call& call) {
   const std::size_t each = workspace(p, 1);
-  call.parallel_for((p.rows + kRows - 1) / kRows, double(p.rows * p.width) / 2, [&](std::int64_t task, int thread) {
+  call.parallel_for((p.rows + kRows - 1) / kRows, {.elements = double(p.rows * p.width)}, [&](std::int64_t task, int thread) {
     auto* x = reinterpret_cast<float*>(call.memory() + std::size_t(thread) * each);
     for (std::int64_t r = task * kRows, end = std::min(r + kRows, p.rows); r < end; ++r) {
       widen(call.kernels(), p.x.tensor, p.x.offset(r), p.width, x);

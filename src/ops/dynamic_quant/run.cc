@@ -32,7 +32,7 @@ std::size_t workspace(const Problem& p, int threads) {
 void run(const Problem& p, Call& call) {
   const Kernels& kernels = call.kernels();
   const std::size_t each = workspace(p, 1);
-  call.parallel_for((p.rows + kRows - 1) / kRows, double(p.rows * p.width) / 2, [&](std::int64_t task, int thread) {
+  call.parallel_for((p.rows + kRows - 1) / kRows, {.elements = double(p.rows * p.width)}, [&](std::int64_t task, int thread) {
     Carver memory(call.memory() + std::size_t(thread) * each);
     const auto [x, smooth, packed_codes] = Scratch(p, memory);
     for (std::int64_t r = task * kRows, end = std::min(r + kRows, p.rows); r < end; ++r) {

@@ -50,7 +50,7 @@ void run(const Problem& p, Call& call, std::byte* memory) noexcept {
   for (std::int64_t b = 0; b < s.sequences; ++b) rows += s.s1 - (empty ? 0 : sequences[b].queries);
   if (rows == 0) return;
   const double bytes = double(rows) * double(s.heads) * double(s.out_width * size_of(p.attention.out_type) + 4);
-  call.parallel_for(s.sequences, bytes / 10, [&](std::int64_t b, int) {
+  call.parallel_for(s.sequences, {.bytes = 2 * bytes}, [&](std::int64_t b, int) {
     for (std::int64_t row = empty ? 0 : sequences[b].queries; row < s.s1; ++row) pad(p, b, row);
   });
 }

@@ -87,6 +87,13 @@ void append(const Kernels& kernels, const Plan& c, const float* scores, std::int
   list.size += kernels.append_candidates(scores, int(count), std::uint32_t(first), list.floor, candidates + list.size);
 }
 
+void shorten(const Plan& c, const Memory& m, const Piece& piece, std::int64_t r, int thread) noexcept {
+  const std::int64_t list = piece.list + r * piece.of;
+  if (m.list[list].size <= c.keep) return;
+  keep_best(m.candidates + list * c.room, m.list[list].size, c.keep, m.histogram[thread]);
+  m.list[list].size = c.keep;
+}
+
 void finish_row(const Problem& p, const Plan& c, const Memory& m, const Piece& piece, std::int64_t r,
                 int thread) noexcept {
   const std::int64_t list = piece.list - piece.number + r * piece.of;

@@ -62,98 +62,107 @@ Piece piece_at(const Problem&, const Plan&, const Memory&, std::int64_t index);
 void append(const Kernels&, const Plan&, const float* scores, std::int64_t count, std::int64_t first, List& list,
             std::uint64_t* candidates, Histogram&) noexcept;
 
+/// Leaves no more than `keep` candidates in row r's list of a piece, so that joining its lists is cheap.
+void shorten(const Plan&, const Memory&, const Piece&, std::int64_t r, int thread) noexcept;
+
 /// Joins the lists of row r of a piece's group and writes the row's outputs.
 void finish_row(const Problem&, const Plan&, const Memory&, const Piece&, std::int64_t r, int thread) noexcept;
 
 /// A Scorer knows how one group of query rows meets one block of keys:
 ///
-///   static std::int64_t block(const Problem&)                      keys of a block
-///   Scorer(const Problem&, const Kernels*, Carver&, Plan)          its scratch; measured with null kernels
-///   void take_query(r, row)                                        query row number r of the group
-///   void take_keys(sequence, first, count)                         the block that score() then means
-///   void score(r, count, scores)                                   the block's first `count` keys
+///   static std::int64_t block(const Problem&)                 keys of a block
+///   Scorer(const Problem&, const Kernels&, Plan, Carver&)     its scratch, of one thread
+///   void take_query(r, row)                                   query row number r of the group
+///   void take_keys(sequence, first, count)                    the block that score() then means
+///   void score(r, count, scores)                              the block's first `count` keys
 template <class Scorer>
-struct Selection {
-  static std::size_t scorer_bytes(const Problem& p, const Plan& plan) {
-    Carver carver;
-    Scorer(p, nullptr, carver, plan);
-    return (carver.bytes() + 63) / 64 * 64;
-  }
-
-  static std::size_t workspace(const Problem& p, int threads) {
-    const Plan cut = plan(p, threads, Scorer::block(p));
-    Carver carver;
-    Memory(carver, p, cut, threads);
-    return carver.bytes() + std::size_t(threads) * scorer_bytes(p, cut);
-  }
-
-  static void run(const Problem& p, Call& call, std::byte* base) {
-    const int threads = call.threads();
-    const Plan cut = plan(p, threads, Scorer::block(p));
-    Carver carver(base);
-    const Memory m(carver, p, cut, threads);
-    std::byte* scorers = base + carver.bytes();
-    const std::size_t scorer_size = scorer_bytes(p, cut);
-
-    std::int64_t pieces = 0, pairs = 0;  // pairs of a query row and a key
-    for (std::int64_t b = 0; b < p.sequences.count(); ++b) {
-      const Sequence s = p.sequences.at(b);
-      m.first_piece[b] = pieces;
-      pieces += cut.groups_of(s) * cut.pieces_of(s);
-      pairs += s.queries * s.keys;
-    }
-    m.first_piece[p.sequences.count()] = pieces;
-    const double output = 5.0 * double(p.sequences.total_rows) * double(p.count);  // ns, as is the next
-    const double scoring = double(pairs) * double(p.heads * p.dims) / 500 + output;
-
-    auto score = [&](std::int64_t index, std::int64_t worker, int thread) {
-      Piece piece = piece_at(p, cut, m, index);
-      if (!cut.joined) piece.list = worker * cut.group;
-      Carver scratch(scorers + std::size_t(thread) * scorer_size);
-      Scorer scorer(p, &call.kernels(), scratch, cut);
-      float* scores = m.scores + thread * cut.block;
-      for (std::int64_t r = 0; r < piece.n; ++r) {
-        m.list[piece.list + r * piece.of] = {0, 0};
-        scorer.take_query(r, piece.sequence.first_row + piece.i + r);
-      }
-      for (std::int64_t first = piece.first; first < piece.last; first += cut.block) {
-        const std::int64_t count = std::min(cut.block, piece.last - first);
-        scorer.take_keys(piece.sequence, first, count);
-        for (std::int64_t r = 0; r < piece.n; ++r) {
-          const std::int64_t seen = std::min(count, piece.sequence.visible(piece.i + r) - first);
-          if (seen <= 0) continue;
-          scorer.score(r, seen, scores);
-          const std::int64_t list = piece.list + r * piece.of;
-          append(call.kernels(), cut, scores, seen, first, m.list[list], m.candidates + list * cut.room,
-                 m.histogram[thread]);
-        }
-      }
-      if (!cut.joined) {
-        for (std::int64_t r = 0; r < piece.n; ++r) finish_row(p, cut, m, piece, r, thread);
-        return;
-      }
-      for (std::int64_t r = 0; r < piece.n; ++r) {  // short lists, so that joining them is
-        const std::int64_t list = piece.list + r * piece.of;
-        if (m.list[list].size <= cut.keep) continue;
-        keep_best(m.candidates + list * cut.room, m.list[list].size, cut.keep, m.histogram[thread]);
-        m.list[list].size = cut.keep;
-      }
-    };
+class Selection {
+ public:
+  /// All of a call of the operator `op` behind its door.
+  static void run(const char* op, const Problem& p, Context& context) {
+    Call call(context, op, [&](const Call& c) { return bytes_of<Selection>(p, c); });
+    Carver carver(call.memory());
+    const Selection s(p, call, carver);
+    const Plan& cut = s.cut_;
+    const double pairs = s.number_pieces() * double(p.heads * p.dims);
+    // Sorting and writing a list: three passes of a radix sort, one over the candidates, one over the slots.
+    const Work output = {.elements = 5.0 * double(p.sequences.total_rows) * double(p.count)};
+    const Work scoring = (p.type == DType::i8 ? Work{.products_i8 = pairs} : Work{.products = pairs}) + output;
+    const std::int64_t pieces = cut.pieces;
 
     if (cut.joined) {
-      call.parallel_for(pieces, scoring, [&](std::int64_t index, int thread) { score(index, index, thread); });
-      call.parallel_for(pieces, output, [&](std::int64_t index, int thread) {
-        const Piece piece = piece_at(p, cut, m, index);
-        for (std::int64_t r = piece.number; r < piece.n; r += piece.of) finish_row(p, cut, m, piece, r, thread);
+      call.parallel_for(pieces, scoring, [&](std::int64_t i, int thread) { s.score_piece(i, i, thread); });
+      call.parallel_for(pieces, output, [&](std::int64_t i, int thread) {
+        const Piece piece = piece_at(p, cut, s.m_, i);
+        for (std::int64_t r = piece.number; r < piece.n; r += piece.of) finish_row(p, cut, s.m_, piece, r, thread);
       });
-    } else if (cut.workers >= threads) {
-      call.parallel_for(pieces, scoring, [&](std::int64_t index, int thread) { score(index, thread, thread); });
+    } else if (cut.workers >= call.threads()) {
+      call.parallel_for(pieces, scoring, [&](std::int64_t i, int thread) { s.score_piece(i, thread, thread); });
     } else {  // lists so long that there is no room for one per thread
       for (std::int64_t first = 0; first < pieces; first += cut.workers)
         call.parallel_for(std::min(cut.workers, pieces - first), scoring,
-                          [&](std::int64_t i, int thread) { score(first + i, i, thread); });
+                          [&](std::int64_t i, int thread) { s.score_piece(first + i, i, thread); });
+    }
+    call.finish();
+  }
+
+  Selection(const Problem& p, const Call& call, Carver& carver)
+      : p_(p),
+        kernels_(call.kernels()),
+        cut_(plan(p, call.threads(), Scorer::block(p))),
+        m_(carver, p, cut_, call.threads()),
+        scorer_bytes_(bytes_of<Scorer>(p, kernels_, cut_)),
+        scorers_(carver.take<std::byte>(call.threads() * std::int64_t(scorer_bytes_))) {}
+
+ private:
+  /// Which pieces are whose; how many pairs of a query row and a key there are.
+  double number_pieces() const {
+    std::int64_t pieces = 0, pairs = 0;
+    for (std::int64_t b = 0; b < p_.sequences.count(); ++b) {
+      const Sequence s = p_.sequences.at(b);
+      m_.first_piece[b] = pieces;
+      pieces += cut_.groups_of(s) * cut_.pieces_of(s);
+      pairs += s.queries * s.keys;
+    }
+    m_.first_piece[p_.sequences.count()] = pieces;
+    return double(pairs);
+  }
+
+  /// `owner`: whose lists, where pieces have none of their own.
+  void score_piece(std::int64_t index, std::int64_t owner, int thread) const {
+    Piece piece = piece_at(p_, cut_, m_, index);
+    if (!cut_.joined) piece.list = owner * cut_.group;
+    Carver scratch(scorers_ + std::size_t(thread) * scorer_bytes_);
+    Scorer scorer(p_, kernels_, cut_, scratch);
+    float* scores = m_.scores + thread * cut_.block;
+    for (std::int64_t r = 0; r < piece.n; ++r) {
+      m_.list[piece.list + r * piece.of] = {0, 0};
+      scorer.take_query(r, piece.sequence.first_row + piece.i + r);
+    }
+    for (std::int64_t first = piece.first; first < piece.last; first += cut_.block) {
+      const std::int64_t count = std::min(cut_.block, piece.last - first);
+      scorer.take_keys(piece.sequence, first, count);
+      for (std::int64_t r = 0; r < piece.n; ++r) {
+        const std::int64_t seen = std::min(count, piece.sequence.visible(piece.i + r) - first);
+        if (seen <= 0) continue;
+        scorer.score(r, seen, scores);
+        const std::int64_t list = piece.list + r * piece.of;
+        append(kernels_, cut_, scores, seen, first, m_.list[list], m_.candidates + list * cut_.room,
+               m_.histogram[thread]);
+      }
+    }
+    for (std::int64_t r = 0; r < piece.n; ++r) {
+      if (cut_.joined) shorten(cut_, m_, piece, r, thread);
+      else finish_row(p_, cut_, m_, piece, r, thread);
     }
   }
+
+  const Problem& p_;
+  const Kernels& kernels_;
+  const Plan cut_;
+  const Memory m_;
+  const std::size_t scorer_bytes_;
+  std::byte* const scorers_;  // [threads][scorer_bytes_]
 };
 
 }  // namespace dsakit::indexer

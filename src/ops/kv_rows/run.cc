@@ -18,7 +18,7 @@ constexpr std::int64_t kRows = 256;  // per task
 template <class Copy>
 void each_part(const Problem& p, Call& call, Copy copy) {
   const auto latent = std::size_t(p.latent), rope = std::size_t(p.rope_width) * 2, scales = std::size_t(p.tiles) * 4;
-  call.parallel_for((p.count + kRows - 1) / kRows, double(p.count * p.width()) / 8, [&](std::int64_t task, int) {
+  call.parallel_for((p.count + kRows - 1) / kRows, {.bytes = 2.0 * double(p.count * p.width())}, [&](std::int64_t task, int) {
     for (std::int64_t r = task * kRows, end = std::min(r + kRows, p.count); r < end; ++r) {
       std::int8_t* row = p.row(r);
       copy(row, p.row_codes(r), latent);

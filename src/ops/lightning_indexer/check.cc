@@ -34,15 +34,6 @@ Problem check(const LightningIndexerArgs& a, LightningIndexerOuts& o, bool infer
 
 }  // namespace lightning_indexer_op
 
-void lightning_indexer(const LightningIndexerArgs& args, const LightningIndexerOuts& outs, Context& context) {
-  using namespace lightning_indexer_op;
-  LightningIndexerOuts given = outs;
-  const Problem problem = check(args, given, false, context.check_values());
-  Call call(context, "lightning_indexer", [&](int threads) { return workspace(problem, threads); });
-  run(problem, call, call.memory());
-  call.finish();
-}
-
 void infer(const LightningIndexerArgs& args, LightningIndexerOuts& outs) {
   lightning_indexer_op::check(args, outs, true, false);
 }

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include <cstddef>
-
 #include "dsakit/lightning_indexer.hpp"
 #include "ops/indexer/problem.hpp"
-#include "run/call.hpp"
 
 namespace dsakit::lightning_indexer_op {
 
@@ -12,7 +9,5 @@ using indexer::Problem;
 
 /// Absent outputs: an error, or (infer) given dtype and shape.
 Problem check(const LightningIndexerArgs&, LightningIndexerOuts&, bool infer, bool check_values);
-std::size_t workspace(const Problem&, int threads);
-void run(const Problem&, Call&, std::byte* memory) noexcept;
 
 }  // namespace dsakit::lightning_indexer_op

@@ -3,7 +3,6 @@
 #include <string>
 
 #include "ops/lightning_indexer_prolog_quant/problem.hpp"
-#include "ops/prolog/trial.hpp"
 
 namespace dsakit {
 namespace lightning_indexer_prolog_quant_op {
@@ -130,7 +129,6 @@ void check_attributes(const Check& check, const Args& a, const Sizes& s, const N
 }
 
 Problem resolve(const Check& check, const Args& a, const Outs& o, const Sizes& s) {
-  using prolog::RopeLayout;
   const Rows none(Tensor{.rank = 0}, 0);
   auto rows = [&](const Tensor& t, std::int64_t width) { return t ? prolog::flat_rows(t, width) : none; };
   return {
@@ -212,25 +210,6 @@ void infer(const LightningIndexerPrologQuantArgs& a, LightningIndexerPrologQuant
   if (!o.q_int8) o.q_int8 = shaped(DType::i8, {s.tokens, s.heads, s.dim});
   if (!o.q_scale) o.q_scale = shaped(DType::f16, {s.tokens, s.heads, 1});
   if (!o.weights) o.weights = shaped(DType::f16, {s.tokens, s.heads});
-}
-
-void lightning_indexer_prolog_quant(const LightningIndexerPrologQuantArgs& a, const LightningIndexerPrologQuantOuts& o,
-                                    Context& context) {
-  using namespace lightning_indexer_prolog_quant_op;
-  const Problem problem = check(a, o);
-  auto run_once = [&](const Problem& p) {
-    Call call(context, "lightning_indexer_prolog_quant",
-              [&](int threads) { return workspace(p, *context.state().kernels, context.same_products(), threads); });
-    run(p, call);
-    call.finish();
-  };
-  if (context.check_values()) {
-    check_values(a, problem);
-    const prolog::Trial trial(problem);
-    run_once(trial.problem());
-    trial.check_scales(Check("lightning_indexer_prolog_quant", a.level), "q_scale", "k_scale_cache");
-  }
-  run_once(problem);
 }
 
 }  // namespace dsakit

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include <cstddef>
-
 #include "core/check.hpp"
 #include "dsakit/lightning_indexer_prolog_quant.hpp"
 #include "ops/prolog/door.hpp"
@@ -14,9 +12,6 @@ using Problem = prolog::IndexerProblem;
 
 Problem check(const LightningIndexerPrologQuantArgs&, const LightningIndexerPrologQuantOuts&);
 void check_values(const LightningIndexerPrologQuantArgs&, const Problem&);
-
-std::size_t workspace(const Problem&, const Kernels&, bool same_products, int threads);
-void run(const Problem&, Call&);
 
 // ---- the parts of check(), for the operator that contains this one -------------------------------------------------
 

@@ -14,9 +14,9 @@ Row rope_first(const prolog::IndexerProblem& p, std::int64_t t, const Row& x) {
   const std::int64_t m = p.rope / 2;
   Row o = x;
   for (std::int64_t j = 0; j < m; ++j) {
-    const bool half = p.layout == prolog::RopeLayout::half;
+    const bool half = p.layout == RopeLayout::half;
     const std::int64_t in1 = half ? j : 2 * j, in2 = half ? j + m : 2 * j + 1;
-    const bool paired = p.layout == prolog::RopeLayout::interleaved;
+    const bool paired = p.layout == RopeLayout::interleaved;
     const std::int64_t out1 = paired ? 2 * j : j, out2 = paired ? 2 * j + 1 : j + m;
     const float a = x[std::size_t(in1)], b = x[std::size_t(in2)];
     o[std::size_t(out1)] = bf16_of(a * to_float(cos[j]) - b * to_float(sin[j]));

@@ -1,30 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/lightning_indexer_prolog_quant/problem.hpp"
+#include "ops/prolog/trial.hpp"
 
-namespace dsakit::lightning_indexer_prolog_quant_op {
+namespace dsakit {
 namespace {
 
 struct Parts {
   prolog::HiddenTile hidden;
   prolog::IndexerProlog indexer;
 
-  Parts(const Problem& p, const Kernels& kernels, bool same_products, int threads, Carver& memory)
-      : hidden(p.x, p.hidden, false, same_products, memory),
-        indexer(p, kernels, hidden, nullptr, same_products, threads, memory) {}
+  Parts(const prolog::IndexerProblem& p, const Call& call, Carver& memory)
+      : hidden(p.x, p.hidden, false, call, memory), indexer(p, hidden, nullptr, call, memory) {}
 };
+
+void run(const prolog::IndexerProblem& p, Context& context) {
+  Call call(context, "lightning_indexer_prolog_quant", [&](const Call& c) { return bytes_of<Parts>(p, c); });
+  Carver memory(call.memory());
+  Parts parts(p, call, memory);
+  prolog::run_tiles(call, p.tokens, parts.hidden, parts.indexer);
+  call.finish();
+}
 
 }  // namespace
 
-std::size_t workspace(const Problem& p, const Kernels& kernels, bool same_products, int threads) {
-  Carver measure;
-  Parts(p, kernels, same_products, threads, measure);
-  return measure.bytes();
+void lightning_indexer_prolog_quant(const LightningIndexerPrologQuantArgs& a, const LightningIndexerPrologQuantOuts& o,
+                                    Context& context) {
+  using namespace lightning_indexer_prolog_quant_op;
+  const Problem p = check(a, o);
+  if (context.check_values()) {
+    check_values(a, p);
+    const prolog::Trial trial(p);
+    run(trial.problem(), context);
+    trial.check_scales(Check("lightning_indexer_prolog_quant", a.level), "q_scale", "k_scale_cache");
+  }
+  run(p, context);
 }
 
-void run(const Problem& p, Call& call) {
-  Carver memory(call.memory());
-  Parts parts(p, call.kernels(), call.same_products(), call.threads(), memory);
-  prolog::run_tiles(call, p.tokens, parts.hidden, parts.indexer);
-}
-
-}  // namespace dsakit::lightning_indexer_prolog_quant_op
+}  // namespace dsakit

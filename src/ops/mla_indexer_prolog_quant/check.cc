@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
-#include <vector>
 
 #include "ops/lightning_indexer_prolog_quant/problem.hpp"
 #include "ops/mla_indexer_prolog_quant/parts.hpp"
 #include "ops/mla_indexer_prolog_quant/problem.hpp"
 #include "ops/mla_prolog_quant/problem.hpp"
-#include "ops/prolog/trial.hpp"
 
 namespace dsakit {
 namespace mla_indexer_prolog_quant_op {
@@ -83,24 +81,6 @@ void check_values(const MlaIndexerPrologQuantArgs& a, const Problem& problem) {
   lip::check_weight_values(check, problem.indexer);
 }
 
-namespace {
-
-/// The query half of a trial is thrown away, and stores nothing.
-template <class Run>
-void check_scales(const MlaIndexerPrologQuantArgs& a, const Problem& problem, Run run_once) {
-  const prolog::Trial trial(problem.indexer);
-  const auto& m = problem.mla;
-  std::vector<bf16> nope(std::size_t(m.tokens * m.heads * m.latent)), rope(std::size_t(m.tokens * m.heads * m.rope));
-  std::vector<std::int64_t> nowhere(std::size_t(m.tokens), -1);
-  Problem p{m, trial.problem()};
-  p.mla.query_nope = prolog::flat_rows(tensor(nope.data(), {m.tokens * m.heads, m.latent}), m.latent);
-  p.mla.query_rope = prolog::flat_rows(tensor(rope.data(), {m.tokens * m.heads, m.rope}), m.rope);
-  p.mla.cache_index = prolog::flat_rows(tensor(nowhere.data(), {m.tokens}), 1);
-  run_once(p);
-  trial.check_scales(Check("mla_indexer_prolog_quant", a.level), "q_scale", "ip_k_scale_cache");
-}
-
-}  // namespace
 }  // namespace mla_indexer_prolog_quant_op
 
 void infer(const MlaIndexerPrologQuantArgs& a, MlaIndexerPrologQuantOuts& o) {
@@ -111,23 +91,6 @@ void infer(const MlaIndexerPrologQuantArgs& a, MlaIndexerPrologQuantOuts& o) {
   if (!o.q_int8) o.q_int8 = shaped(DType::i8, {mla.tokens, indexer.heads, indexer.dim});
   if (!o.q_scale) o.q_scale = shaped(DType::f16, {mla.tokens, indexer.heads, 1});
   if (!o.weights) o.weights = shaped(DType::f16, {mla.tokens, indexer.heads});
-}
-
-void mla_indexer_prolog_quant(const MlaIndexerPrologQuantArgs& a, const MlaIndexerPrologQuantOuts& o,
-                              Context& context) {
-  using namespace mla_indexer_prolog_quant_op;
-  const Problem problem = check(a, o);
-  auto run_once = [&](const Problem& p) {
-    Call call(context, "mla_indexer_prolog_quant",
-              [&](int threads) { return workspace(p, *context.state().kernels, context.same_products(), threads); });
-    run(p, call);
-    call.finish();
-  };
-  if (context.check_values()) {
-    check_values(a, problem);
-    check_scales(a, problem, run_once);
-  }
-  run_once(problem);
 }
 
 }  // namespace dsakit

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include <cstddef>
-
 #include "dsakit/mla_indexer_prolog_quant.hpp"
 #include "ops/prolog/indexer.hpp"
 #include "ops/prolog/mla.hpp"
@@ -17,8 +15,5 @@ struct Problem {
 
 Problem check(const MlaIndexerPrologQuantArgs&, const MlaIndexerPrologQuantOuts&);
 void check_values(const MlaIndexerPrologQuantArgs&, const Problem&);
-
-std::size_t workspace(const Problem&, const Kernels&, bool same_products, int threads);
-void run(const Problem&, Call&);
 
 }  // namespace dsakit::mla_indexer_prolog_quant_op

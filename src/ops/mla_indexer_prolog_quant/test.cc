@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dsakit/mla_indexer_prolog_quant.hpp"
 
+#include "ops/mla_indexer_prolog_quant/parts.hpp"
 #include "ops/prolog/runs.hpp"
 
 namespace dsakit {
@@ -11,42 +12,10 @@ using Args = MlaIndexerPrologQuantArgs;
 using Outs = MlaIndexerPrologQuantOuts;
 
 Args args_of(Data& d, Written& w) {
-  const MlaPrologQuantArgs m = d.mla_args(w);
-  const LightningIndexerPrologQuantArgs i = d.indexer_args();
-  return {.token_x = m.token_x,
-          .w_dq = m.w_dq,
-          .w_uq_qr = m.w_uq_qr,
-          .dequant_scale = m.dequant_scale,
-          .w_uk = m.w_uk,
-          .w_dkv_kr = m.w_dkv_kr,
-          .gamma_cq = m.gamma_cq,
-          .gamma_ckv = m.gamma_ckv,
-          .cos = m.cos,
-          .sin = m.sin,
-          .cache_index = m.cache_index,
-          .w_qb = i.w_qb,
-          .w_qb_scale = i.w_qb_scale,
-          .wk = i.wk,
-          .w_proj = i.w_proj,
-          .ln_gamma_k = i.ln_gamma_k,
-          .ln_beta_k = i.ln_beta_k,
-          .hadamard_q = i.hadamard_q,
-          .hadamard_k = i.hadamard_k};
+  return mla_indexer_prolog_quant_op::joined(d.mla_args(w), d.indexer_args());
 }
 Outs outs_of(Data& d, Written& w) {
-  const MlaPrologQuantArgs m = d.mla_args(w);
-  const MlaPrologQuantOuts mo = d.mla_outs(w);
-  const LightningIndexerPrologQuantOuts i = d.indexer_outs(w);
-  return {.query_nope = mo.query_nope_out,
-          .query_rope = mo.query_rope_out,
-          .kv_cache = m.kv_cache,
-          .kr_cache = m.kr_cache,
-          .k_scale_cache = m.k_scale_cache,
-          .q_int8 = i.q_int8,
-          .q_scale = i.q_scale,
-          .ip_k_cache = i.k_cache,
-          .ip_k_scale_cache = i.k_scale_cache,
-          .weights = i.weights};
+  return mla_indexer_prolog_quant_op::joined(d.mla_args(w), d.mla_outs(w), d.indexer_outs(w));
 }
 
 const Operator kFused = [](Data& d, Written& w, Context& c) {

@@ -273,15 +273,4 @@ void infer(const MlaPrologQuantArgs& a, MlaPrologQuantOuts& o) {
   fill(o.k_scale_cache_out, a.k_scale_cache);
 }
 
-void mla_prolog_quant(const MlaPrologQuantArgs& a, const MlaPrologQuantOuts& o, Context& context) {
-  using namespace mla_prolog_quant_op;
-  const Problem problem = check(a, o);
-  if (context.check_values()) check_values(a, problem);
-  Call call(context, "mla_prolog_quant", [&](int threads) {
-    return workspace(problem, *context.state().kernels, context.same_products(), threads);
-  });
-  run(problem, call);
-  call.finish();
-}
-
 }  // namespace dsakit

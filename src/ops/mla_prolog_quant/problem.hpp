@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include <cstddef>
-
 #include "core/check.hpp"
 #include "dsakit/mla_prolog_quant.hpp"
 #include "ops/prolog/door.hpp"
@@ -23,9 +21,6 @@ struct Problem {
 Problem check(const MlaPrologQuantArgs&, const MlaPrologQuantOuts&);
 /// Value checking, where a context asks for it.
 void check_values(const MlaPrologQuantArgs&, const Problem&);
-
-std::size_t workspace(const Problem&, const Kernels&, bool same_products, int threads);
-void run(const Problem&, Call&);
 
 // ---- the parts of check(), for the operator that contains this one -------------------------------------------------
 

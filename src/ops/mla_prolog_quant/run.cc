@@ -1,31 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/mla_prolog_quant/problem.hpp"
 
-namespace dsakit::mla_prolog_quant_op {
+namespace dsakit {
 namespace {
 
 struct Parts {
   prolog::HiddenTile hidden;
   prolog::MlaProlog mla;
 
-  Parts(const Problem& p, const Kernels& kernels, bool same_products, int threads, Carver& memory)
-      : hidden(p.mla.x, p.mla.hidden, p.mla.numerics.halves_first_sum, same_products, memory),
-        mla(p.mla, kernels, hidden, same_products, threads, memory) {}
+  Parts(const prolog::MlaProblem& p, const Call& call, Carver& memory)
+      : hidden(p.x, p.hidden, p.numerics.halves_first_sum, call, memory), mla(p, hidden, call, memory) {}
 };
 
 }  // namespace
 
-std::size_t workspace(const Problem& p, const Kernels& kernels, bool same_products, int threads) {
-  Carver measure;
-  Parts(p, kernels, same_products, threads, measure);
-  return measure.bytes();
-}
-
-void run(const Problem& p, Call& call) {
+void mla_prolog_quant(const MlaPrologQuantArgs& a, const MlaPrologQuantOuts& o, Context& context) {
+  using namespace mla_prolog_quant_op;
+  const Problem p = check(a, o);
+  if (context.check_values()) check_values(a, p);
+  Call call(context, "mla_prolog_quant", [&](const Call& c) { return bytes_of<Parts>(p.mla, c); });
   for (int i = 0; i < p.copy_count; ++i) prolog::copy_rows(call, p.copies[i].from, p.copies[i].to, p.copies[i].width);
   Carver memory(call.memory());
-  Parts parts(p, call.kernels(), call.same_products(), call.threads(), memory);
+  Parts parts(p.mla, call, memory);
   prolog::run_tiles(call, p.mla.tokens, parts.hidden, parts.mla);
+  call.finish();
 }
 
-}  // namespace dsakit::mla_prolog_quant_op
+}  // namespace dsakit

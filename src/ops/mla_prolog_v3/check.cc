@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cstdio>
 #include <string>
 
 #include "ops/mla_prolog_v3/door.hpp"
@@ -124,29 +123,6 @@ void check_outs(const Check& check, const MlaPrologV3Outs& given, const MlaProlo
   check_out(check, given.dequant_scale_q_nope, wanted.dequant_scale_q_nope, "dequant_scale_q_nope");
   check_out(check, given.query_norm, wanted.query_norm, "query_norm");
   check_out(check, given.dequant_scale_q_norm, wanted.dequant_scale_q_norm, "dequant_scale_q_norm");
-}
-
-void run_call(const Check& check, const Tensors& inputs, const Problem& problem, Context& context) {
-  if (context.check_values()) {
-    const prolog::MlaProblem& p = problem.mla;
-    check_finite(check, inputs);
-    prolog::check_finite(check, {{p.w_dq, "weight_dq"},
-                                 {p.w_uq_qr, "weight_uq_qr"},
-                                 {p.w_uk, "weight_uk", true},
-                                 {p.w_dkv_kr, "weight_dkv_kr"}});
-  }
-  if (problem.warns_ckv_scale) {
-    char sentence[160];  // a warm call allocates nothing
-    std::snprintf(sentence, sizeof sentence,
-                  "%s: quant_scale_ckv is not used: with kv_cache_quant_mode 3 every tile makes its own scale",
-                  check.op());
-    context.warn(sentence);
-  }
-  Call call(context, check.op(), [&](int threads) {
-    return workspace(problem, *context.state().kernels, context.same_products(), threads);
-  });
-  run(problem, call);
-  call.finish();
 }
 
 Problem check(const Args& a, const MlaPrologV3Outs& o) {

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include <cstddef>
-
 #include "core/check.hpp"
 #include "dsakit/mla_prolog_v2.hpp"
 #include "dsakit/mla_prolog_v3.hpp"
@@ -41,8 +39,5 @@ struct Problem {
 Problem check(const MlaPrologV3Args&, const MlaPrologV3Outs&);
 Problem check(const MlaPrologV3FunctionalArgs&, const MlaPrologV3FunctionalOuts&);
 Problem check(const MlaPrologV2Args&, const MlaPrologV2Outs&);
-
-std::size_t workspace(const Problem&, const Kernels&, bool same_products, int threads);
-void run(const Problem&, Call&);
 
 }  // namespace dsakit::mla_prolog_v3_op

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/mla_prolog_v3/problem.hpp"
+#include <cstdio>
+
+#include "ops/mla_prolog_v3/door.hpp"
 #include "ops/prolog/mla.hpp"
 
 namespace dsakit::mla_prolog_v3_op {
@@ -30,30 +32,42 @@ struct Parts {
   prolog::HiddenTile hidden;
   prolog::MlaProlog mla;
 
-  Parts(const Problem& p, const Kernels& kernels, bool same_products, int threads, Carver& memory)
+  Parts(const Problem& p, const Call& call, Carver& memory)
       : slots(memory.take<std::int64_t>(p.mla.tokens)),
         problem(p.mla),
-        hidden(problem.x, problem.hidden, problem.numerics.halves_first_sum, same_products, memory),
-        mla(problem, kernels, hidden, same_products, threads, memory) {
+        hidden(problem.x, problem.hidden, problem.numerics.halves_first_sum, call, memory),
+        mla(problem, hidden, call, memory) {
     problem.cache_index = Rows(tensor(slots, {problem.tokens}), 0);
   }
 };
 
 }  // namespace
 
-std::size_t workspace(const Problem& p, const Kernels& kernels, bool same_products, int threads) {
-  Carver measure;
-  Parts(p, kernels, same_products, threads, measure);
-  return measure.bytes();
-}
-
-void run(const Problem& p, Call& call) {
-  for (int i = 0; i < p.copy_count; ++i) prolog::copy_rows(call, p.copies[i].from, p.copies[i].to, p.copies[i].width);
-  if (p.zero) *static_cast<float*>(p.zero.data) = 0;
+void run_call(const Check& check, const Tensors& inputs, const Problem& problem, Context& context) {
+  if (context.check_values()) {
+    const prolog::MlaProblem& p = problem.mla;
+    check_finite(check, inputs);
+    prolog::check_finite(check, {{p.w_dq, "weight_dq"},
+                                 {p.w_uq_qr, "weight_uq_qr"},
+                                 {p.w_uk, "weight_uk", true},
+                                 {p.w_dkv_kr, "weight_dkv_kr"}});
+  }
+  if (problem.warns_ckv_scale) {
+    char sentence[160];  // a warm call allocates nothing
+    std::snprintf(sentence, sizeof sentence,
+                  "%s: quant_scale_ckv is not used: with kv_cache_quant_mode 3 every tile makes its own scale",
+                  check.op());
+    context.warn(sentence);
+  }
+  Call call(context, check.op(), [&](const Call& c) { return bytes_of<Parts>(problem, c); });
+  for (int i = 0; i < problem.copy_count; ++i)
+    prolog::copy_rows(call, problem.copies[i].from, problem.copies[i].to, problem.copies[i].width);
+  if (problem.zero) *static_cast<float*>(problem.zero.data) = 0;
   Carver memory(call.memory());
-  Parts parts(p, call.kernels(), call.same_products(), call.threads(), memory);
-  if (p.mla.kv_cache.count() > 0) p.slots.fill(p.mla.tokens, parts.slots);
-  prolog::run_tiles(call, p.mla.tokens, parts.hidden, parts.mla);
+  Parts parts(problem, call, memory);
+  if (problem.mla.kv_cache.count() > 0) problem.slots.fill(problem.mla.tokens, parts.slots);
+  prolog::run_tiles(call, problem.mla.tokens, parts.hidden, parts.mla);
+  call.finish();
 }
 
 }  // namespace dsakit::mla_prolog_v3_op

@@ -17,15 +17,15 @@ void pack_square(const Kernels& kernels, const Tensor& matrix, std::int64_t n, c
 
 }  // namespace
 
-IndexerProlog::IndexerProlog(const IndexerProblem& problem, const Kernels& kernels, const HiddenTile& hidden,
-                             const MlaProlog* query, bool same_products, int threads, Carver& memory)
+IndexerProlog::IndexerProlog(const IndexerProblem& problem, const HiddenTile& hidden, const MlaProlog* query,
+                             const Call& call, Carver& memory)
     : p_(problem),
-      kernels_(kernels),
+      kernels_(call.kernels()),
       hidden_(hidden),
       query_(query),
-      codes_stride_((p_.rank + 3) / 4 * 4),
+      codes_stride_(Panel<std::int8_t>::depth(p_.rank)),
       q_width_(p_.heads * p_.dim),
-      same_products_(same_products) {
+      same_products_(call.same_products()) {
   gamma_ = memory.take<float>(p_.dim);
   beta_ = memory.take<float>(p_.dim);
   cos_ = memory.take<float>(kTile * p_.rope);
@@ -34,13 +34,13 @@ IndexerProlog::IndexerProlog(const IndexerProblem& problem, const Kernels& kerne
   q_ = memory.take<bf16>(kTile * q_width_);
   scales_ = query ? nullptr : memory.take<float>(kTile);
   codes_ = query ? nullptr : memory.take<std::uint8_t>(kTile * codes_stride_);
-  const std::int64_t square = panels_of(p_.dim) * Panel<bf16>::elements(p_.dim);
+  const std::int64_t square = Panels<bf16>::elements(p_.dim, p_.dim);
   hadamard_q_ = p_.hadamard_q ? memory.take<bf16>(square) : nullptr;
   hadamard_k_ = p_.hadamard_k ? memory.take<bf16>(square) : nullptr;
   Carver one;
   carve(one);
   scratch_bytes_ = std::int64_t(one.bytes());
-  scratch_ = memory.take<std::byte>(scratch_bytes_ * threads);
+  scratch_ = memory.take<std::byte>(scratch_bytes_ * call.threads());
 }
 
 IndexerProlog::Scratch IndexerProlog::carve(Carver& memory) const {
@@ -87,23 +87,19 @@ std::int64_t IndexerProlog::tasks(Stage stage) const {
   return 0;
 }
 
-double IndexerProlog::time(Stage stage) const {
-  const double square = hadamard_q_ ? double(p_.dim * p_.dim) : 0;
+Work IndexerProlog::work(Stage stage) const {
+  const double rotations = hadamard_q_ ? double(p_.dim * p_.dim) : 0;  // products of a row with a matrix
   switch (stage) {
-    case Stage::hidden_products: {
-      const double weights = double(p_.hidden) * double(p_.dim + p_.heads);
-      return product_time(weights * 2, weights * count_);
-    }
+    case Stage::hidden_products:
+      return product_work(count_, double(p_.hidden) * double(p_.dim + p_.heads), false);
     case Stage::rows:
-      return count_ * (double(p_.rank + 8 * p_.dim) / 4 + square / 50);
-    case Stage::query_products: {
-      const double weights = double(p_.rank) * double(q_width_);
-      return product_time(weights, weights * count_);
-    }
+      return Work{.products = rotations, .elements = double(p_.rank + 8 * p_.dim) / 4} * count_;
+    case Stage::query_products:
+      return product_work(count_, double(p_.rank) * double(q_width_), true);
     case Stage::heads:
-      return double(count_ * p_.heads) * (double(p_.dim) + square / 100);
+      return Work{.products = rotations, .elements = double(p_.dim)} * double(count_ * p_.heads);
   }
-  return 0;
+  return {};
 }
 
 void IndexerProlog::task(Stage stage, std::int64_t i, int thread) const {
@@ -145,7 +141,7 @@ void IndexerProlog::hidden_panel(std::int64_t i, const Scratch& s) const {
 void IndexerProlog::rotate_first(bf16* row, int r, const Scratch& s) const {
   float *x = s.row, *y = s.row + p_.dim;
   kernels_.widen(row, p_.rope, x);
-  rope(p_.layout, x, cos_ + r * p_.rope, sin_ + r * p_.rope, p_.rope / 2, y);
+  rotate(p_.layout, x, cos_ + r * p_.rope, sin_ + r * p_.rope, p_.rope / 2, y);
   kernels_.round(y, p_.rope, row);
 }
 
@@ -158,7 +154,7 @@ const bf16* IndexerProlog::transformed(const bf16* in, int rows, const bf16* had
     operand = {nullptr, s.wide, p_.dim};
   }
   for (std::int64_t c = 0; c < p_.dim; c += kPanel) {
-    operand.times(kernels_, rows, hadamard + c / kPanel * Panel<bf16>::elements(p_.dim), 0, p_.dim, s.sum);
+    operand.times(kernels_, rows, hadamard + Panels<bf16>::panel(p_.dim, c / kPanel), 0, p_.dim, s.sum);
     const std::int64_t columns = std::min<std::int64_t>(kPanel, p_.dim - c);
     for (int r = 0; r < rows; ++r) kernels_.round(s.sum + r * kPanel, columns, s.out + r * p_.dim + c);
   }

@@ -30,11 +30,11 @@ struct IndexerProblem {
 class IndexerProlog {
  public:
   /// `query`: whose codes to use, or null for those of the problem.
-  IndexerProlog(const IndexerProblem& problem, const Kernels& kernels, const HiddenTile& hidden, const MlaProlog* query,
-                bool same_products, int threads, Carver& memory);
+  IndexerProlog(const IndexerProblem& problem, const HiddenTile& hidden, const MlaProlog* query, const Call& call,
+                Carver& memory);
   void begin(std::int64_t first, int count);
   std::int64_t tasks(Stage stage) const;
-  double time(Stage stage) const;
+  Work work(Stage stage) const;
   void task(Stage stage, std::int64_t i, int thread) const;
 
  private:

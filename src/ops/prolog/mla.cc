@@ -23,14 +23,13 @@ void multiply(float* x, float factor, std::int64_t n) {
 
 }  // namespace
 
-MlaProlog::MlaProlog(const MlaProblem& problem, const Kernels& kernels, const HiddenTile& hidden, bool same_products,
-                     int threads, Carver& memory)
+MlaProlog::MlaProlog(const MlaProblem& problem, const HiddenTile& hidden, const Call& call, Carver& memory)
     : p_(problem),
-      kernels_(kernels),
+      kernels_(call.kernels()),
       hidden_(hidden),
-      codes_stride_((p_.rank + 3) / 4 * 4),
+      codes_stride_(Panel<std::int8_t>::depth(p_.rank)),
       q_width_(p_.heads * (p_.nope + p_.rope)),
-      same_products_(same_products) {
+      same_products_(call.same_products()) {
   const bool codes = p_.quantised_query();
   auto floats = [&](bool wanted, std::int64_t n) { return wanted ? memory.take<float>(n) : nullptr; };
   gamma_cq_ = memory.take<float>(p_.rank);
@@ -48,11 +47,11 @@ MlaProlog::MlaProlog(const MlaProblem& problem, const Kernels& kernels, const Hi
   q_rope_ = floats(codes && !p_.numerics.rounds_before_rope, kTile * p_.heads * p_.rope);
   codes_ = codes ? memory.take<std::uint8_t>(kTile * codes_stride_) : nullptr;
   q_norm_ = codes ? nullptr : memory.take<bf16>(kTile * p_.rank);
-  q_norm_wide_ = floats(!codes && same_products, kTile * p_.rank);
+  q_norm_wide_ = floats(!codes && same_products_, kTile * p_.rank);
   Carver one;
   carve(one);
   scratch_bytes_ = std::int64_t(one.bytes());
-  scratch_ = memory.take<std::byte>(scratch_bytes_ * threads);
+  scratch_ = memory.take<std::byte>(scratch_bytes_ * call.threads());
 }
 
 MlaProlog::Scratch MlaProlog::carve(Carver& memory) const {
@@ -98,25 +97,21 @@ std::int64_t MlaProlog::tasks(Stage stage) const {
   return 0;
 }
 
-double MlaProlog::time(Stage stage) const {
+Work MlaProlog::work(Stage stage) const {
   switch (stage) {
-    case Stage::hidden_products: {
-      const double weights = double(p_.hidden) * double(p_.rank + p_.latent + p_.rope);
-      return product_time(weights * (p_.quantised_hidden() ? 1 : 2), weights * count_);
-    }
+    case Stage::hidden_products:
+      return product_work(count_, double(p_.hidden) * double(p_.rank + p_.latent + p_.rope), p_.quantised_hidden());
     case Stage::rows:
-      return double(count_ * (p_.rank + p_.latent + p_.rope));
-    case Stage::query_products: {
-      const double weights = double(p_.rank) * double(q_width_);
-      return product_time(weights * (p_.quantised_query() ? 1 : 2), weights * count_);
-    }
+      return {.elements = double(count_ * (p_.rank + p_.latent + p_.rope))};
+    case Stage::query_products:
+      return product_work(count_, double(p_.rank) * double(q_width_), p_.quantised_query());
     case Stage::heads: {
-      const double weights = double(p_.heads) * double(p_.nope * p_.latent);
       const std::int64_t row = p_.rope + (p_.query_codes() ? p_.latent : 0);
-      return product_time(weights * 2, weights * count_) + double(count_ * p_.heads * row);
+      return product_work(count_, double(p_.heads) * double(p_.nope * p_.latent), false) +
+             Work{.elements = double(count_ * p_.heads * row)};
     }
   }
-  return 0;
+  return {};
 }
 
 void MlaProlog::task(Stage stage, std::int64_t i, int thread) const {
@@ -177,7 +172,7 @@ void MlaProlog::hidden_panel(std::int64_t i, const Scratch& s) const {
 void MlaProlog::query_row(int r, const Scratch& s) const {
   const std::int64_t n = p_.rank, token = first_ + r;
   float* y = s.row;
-  rms_norm(kernels_, p_.numerics, c_ + r * n, n, gamma_cq_, p_.epsilon_cq, y);
+  rms_norm(kernels_, p_.numerics.norm, c_ + r * n, n, gamma_cq_, p_.epsilon_cq, y);
   multiply(y, p_.query_factor, n);
   if (!p_.quantised_query()) {
     kernels_.round(y, n, q_norm_ + r * n);
@@ -205,9 +200,9 @@ void MlaProlog::key_row(int r, const Scratch& s) const {
   if (slot < 0) return;
   const float* x = kv_ + r * (n + p_.rope);
   float* y = s.row;
-  rope(RopeLayout::interleaved_to_half, x + n, cos_ + r * p_.rope, sin_ + r * p_.rope, p_.rope / 2, y);
+  rotate(RopeLayout::interleaved_to_half, x + n, cos_ + r * p_.rope, sin_ + r * p_.rope, p_.rope / 2, y);
   store_key(slot, y, s);
-  rms_norm(kernels_, p_.numerics, x, n, gamma_ckv_, p_.epsilon_ckv, y);
+  rms_norm(kernels_, p_.numerics.norm, x, n, gamma_ckv_, p_.epsilon_ckv, y);
   multiply(y, p_.latent_factor, n);
   store_latent(slot, y, s);
 }
@@ -278,7 +273,7 @@ void MlaProlog::head(std::int64_t h, const Scratch& s) const {
     const std::int64_t out = (first_ + r) * p_.heads + h;
     const float* input = q_rope_ + (r * p_.heads + h) * p_.rope;
     if (!q_rope_) kernels_.widen(q + r * q_width_, p_.rope, x), input = x;
-    rope(RopeLayout::interleaved_to_half, input, cos_ + r * p_.rope, sin_ + r * p_.rope, p_.rope / 2, y);
+    rotate(RopeLayout::interleaved_to_half, input, cos_ + r * p_.rope, sin_ + r * p_.rope, p_.rope / 2, y);
     bf16* rotated = p_.query_rope.row<bf16>(out);
     kernels_.round(y, p_.rope, rotated);
     if (!p_.query_codes()) continue;

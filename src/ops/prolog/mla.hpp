@@ -10,11 +10,10 @@ namespace dsakit::prolog {
 /// One tile of tokens at a time, see tile.hpp.
 class MlaProlog {
  public:
-  MlaProlog(const MlaProblem& problem, const Kernels& kernels, const HiddenTile& hidden, bool same_products,
-            int threads, Carver& memory);
+  MlaProlog(const MlaProblem& problem, const HiddenTile& hidden, const Call& call, Carver& memory);
   void begin(std::int64_t first, int count);
   std::int64_t tasks(Stage stage) const;
-  double time(Stage stage) const;
+  Work work(Stage stage) const;
   void task(Stage stage, std::int64_t i, int thread) const;
 
   /// Of the tile, after Stage::rows: codes of the low-rank query + 128 as products of codes read them, and their scales.

@@ -5,45 +5,24 @@
 #include <cstdint>
 
 #include "kernels/kernels.hpp"
+#include "kernels/panel.hpp"
+#include "ops/norm.hpp"
+#include "ops/rope.hpp"
 
-// Row arithmetic of the prologs. Every operation is one fp32 rounding, in the order written.
+// Quantisation of rows in the prologs. Every operation is one fp32 rounding, in the order written.
 namespace dsakit::prolog {
 
 /// Where the two families of the documents round differently (docs/operators/mla_prolog.md, "Numerics").
 struct Numerics {
   bool halves_first_sum;          // x W_dq is two sums over half the inputs each, added in fp32; else one sum
-  bool mean_in_terms;             // mean of squares: every term times 1/n, then the sum; else the sum times 1/n
-  bool reciprocal_root;           // g * (x * (1/r)); else (x / r) * g
+  NormOrder norm;
   bool rounds_before_quantising;  // bf16 between norm and int8
   bool reciprocal_scale;          // scale = 1 / (127/a); else a / 127
   bool scale_first_groups;        // latent groups: scale = a * clip * (1/127), multiplier its reciprocal; else as above
   bool rounds_before_rope;        // bf16 between an int8 query projection and its rope; else fp32
 };
-inline constexpr Numerics kPyPto = {true, true, true, true, true, false, true};
-inline constexpr Numerics kTorchNpu = {false, false, false, false, false, true, false};
-
-/// y = RMSNorm of x; y may be x.
-inline void rms_norm(const Kernels& kernels, const Numerics& numerics, const float* x, std::int64_t n,
-                     const float* gamma, float epsilon, float* y) {
-  const float each = 1.0f / float(n);
-  const float mean = numerics.mean_in_terms ? kernels.sum_squares(x, n, each) : kernels.sum_squares(x, n, 1.0f) * each;
-  const float root = std::sqrt(mean + epsilon);
-  if (numerics.reciprocal_root) {
-    const float inverse = 1.0f / root;
-    for (std::int64_t i = 0; i < n; ++i) y[i] = gamma[i] * (x[i] * inverse);
-  } else {
-    for (std::int64_t i = 0; i < n; ++i) y[i] = x[i] / root * gamma[i];
-  }
-}
-
-/// y = (x - mean) / sqrt(variance + epsilon) * gamma + beta; y may be x.
-inline void layer_norm(const Kernels& kernels, const float* x, std::int64_t n, const float* gamma, const float* beta,
-                       float epsilon, float* y) {
-  const float each = 1.0f / float(n), mean = kernels.sum(x, n, each);
-  for (std::int64_t i = 0; i < n; ++i) y[i] = x[i] - mean;
-  const float root = std::sqrt(kernels.sum_squares(y, n, each) + epsilon);
-  for (std::int64_t i = 0; i < n; ++i) y[i] = y[i] / root * gamma[i] + beta[i];
-}
+inline constexpr Numerics kPyPto = {true, NormOrder::pypto, true, true, false, true};
+inline constexpr Numerics kTorchNpu = {false, NormOrder::torch_npu, false, false, true, false};
 
 /// Codes of one group and its scale. Where 127/a overflows (a = 0 among others) both are 0.
 inline float quantise(const Kernels& kernels, const Numerics& numerics, const float* x, std::int64_t n,
@@ -83,37 +62,10 @@ inline std::int8_t code_away(float x) {
   return std::int8_t(x == x ? y : 0.0f);
 }
 
-/// Codes as the operand of a product of codes: + 128, padded to a multiple of four.
+/// Codes as the operand of a product of codes: + 128, padded to the depth of a panel.
 inline void bias_codes(const std::int8_t* codes, std::int64_t n, std::uint8_t* biased) {
   for (std::int64_t i = 0; i < n; ++i) biased[i] = std::uint8_t(codes[i] + 128);
-  for (std::int64_t i = n; i % 4 != 0; ++i) biased[i] = 128;
-}
-
-enum class RopeLayout { half, interleaved, interleaved_to_half };
-
-/// y = rotated x, 2 * half values; cos and sin are used at all of them as given. y is not x.
-inline void rope(RopeLayout layout, const float* __restrict x, const float* __restrict cos, const float* __restrict sin,
-                 std::int64_t half, float* __restrict y) {
-  switch (layout) {
-    case RopeLayout::half:
-      for (std::int64_t j = 0; j < half; ++j) {
-        y[j] = x[j] * cos[j] - x[j + half] * sin[j];
-        y[j + half] = x[j + half] * cos[j + half] + x[j] * sin[j + half];
-      }
-      break;
-    case RopeLayout::interleaved:
-      for (std::int64_t j = 0; j < half; ++j) {
-        y[2 * j] = x[2 * j] * cos[j] - x[2 * j + 1] * sin[j];
-        y[2 * j + 1] = x[2 * j + 1] * cos[j + half] + x[2 * j] * sin[j + half];
-      }
-      break;
-    case RopeLayout::interleaved_to_half:
-      for (std::int64_t j = 0; j < half; ++j) {
-        y[j] = x[2 * j] * cos[j] - x[2 * j + 1] * sin[j];
-        y[j + half] = x[2 * j + 1] * cos[j + half] + x[2 * j] * sin[j + half];
-      }
-      break;
-  }
+  for (std::int64_t i = n; i < Panel<std::int8_t>::depth(n); ++i) biased[i] = 128;
 }
 
 }  // namespace dsakit::prolog

@@ -50,7 +50,7 @@ TEST_P(PrologRows, RmsNorm) {
   const float x[] = {1, -2, 2, 4}, g[] = {1, 0.5f, 1, 2};
   for (const Numerics& numerics : {kPyPto, kTorchNpu}) {
     float y[4];
-    rms_norm(kernels, numerics, x, 4, g, 1e-5f, y);
+    rms_norm(kernels, numerics.norm, x, 4, g, 1e-5f, y);
     EXPECT_EQ(bits(y[0]), 0x3eccccc3u);
     EXPECT_EQ(bits(y[1]), 0xbeccccc3u);
     EXPECT_EQ(bits(y[2]), 0x3f4cccc3u);
@@ -63,17 +63,17 @@ TEST_P(PrologRows, Rope) {
   float y[4];
   {
     const float cos[] = {0.5f, 0.25f, 1, 2}, sin[] = {1, 0.5f, 0.125f, 0.75f};
-    rope(RopeLayout::interleaved_to_half, v, cos, sin, 2, y);
+    rotate(RopeLayout::interleaved_to_half, v, cos, sin, 2, y);
     EXPECT_EQ(std::vector<float>(y, y + 4), (std::vector<float>{-1.5f, -1.25f, 2.125f, 10.25f}));
-    rope(RopeLayout::half, v, cos, sin, 2, y);
+    rotate(RopeLayout::half, v, cos, sin, 2, y);
     EXPECT_EQ(std::vector<float>(y, y + 4), (std::vector<float>{-2.5f, -1.5f, 3.125f, 9.5f}));
   }
   const float cos[] = {0.5f, 0, 0.5f, 0}, sin[] = {0.25f, 1, 0.25f, 1};
-  rope(RopeLayout::half, v, cos, sin, 2, y);
+  rotate(RopeLayout::half, v, cos, sin, 2, y);
   EXPECT_EQ(std::vector<float>(y, y + 4), (std::vector<float>{-0.25f, -4, 1.75f, 2}));
-  rope(RopeLayout::interleaved_to_half, v, cos, sin, 2, y);
+  rotate(RopeLayout::interleaved_to_half, v, cos, sin, 2, y);
   EXPECT_EQ(std::vector<float>(y, y + 4), (std::vector<float>{0, -4, 1.25f, 3}));
-  rope(RopeLayout::interleaved, v, cos, sin, 2, y);
+  rotate(RopeLayout::interleaved, v, cos, sin, 2, y);
   EXPECT_EQ(std::vector<float>(y, y + 4), (std::vector<float>{0, 1.25f, -4, 3}));
 }
 

@@ -8,8 +8,12 @@
 
 namespace dsakit::prolog {
 
-HiddenTile::HiddenTile(const Rows& x, std::int64_t width, bool halves, bool same_products, Carver& memory)
-    : x_(x), width_(width), copies_(x.uniform_stride < 0), shifts_(halves && split() % 2 != 0), widens_(same_products) {
+HiddenTile::HiddenTile(const Rows& x, std::int64_t width, bool halves, const Call& call, Carver& memory)
+    : x_(x),
+      width_(width),
+      copies_(x.uniform_stride < 0),
+      shifts_(halves && second_from() != split()),
+      widens_(call.same_products()) {
   const std::int64_t rest = width - second_from();
   if (x.tensor.dtype == DType::i8) {
     codes_ = memory.take<std::uint8_t>(kTile * codes_stride());
@@ -63,7 +67,7 @@ void copy_rows(Call& call, const Tensor& from, const Tensor& to, std::int64_t wi
   constexpr std::int64_t kRows = 256;
   const Rows source = flat_rows(from, width), target = flat_rows(to, width);
   const std::int64_t bytes = width * size_of(from.dtype);
-  call.parallel_for((source.count + kRows - 1) / kRows, double(source.count * bytes) / 10, [&](std::int64_t i, int) {
+  call.parallel_for((source.count + kRows - 1) / kRows, {.bytes = 2.0 * double(source.count * bytes)}, [&](std::int64_t i, int) {
     for (std::int64_t r = i * kRows, end = std::min(r + kRows, source.count); r < end; ++r)
       std::memcpy(row_bytes(target, r), row_bytes(source, r), std::size_t(bytes));
   });

@@ -5,6 +5,7 @@
 
 #include "core/view.hpp"
 #include "kernels/kernels.hpp"
+#include "kernels/panel.hpp"
 #include "ops/weight.hpp"
 #include "run/call.hpp"
 
@@ -25,34 +26,29 @@ struct Operand {
   /// c[i][j] = sum over depth of row i times the panel from its row `first` (even) on; c is [rows][64].
   void times(const Kernels& kernels, int rows, const bf16* panel, std::int64_t first, std::int64_t depth,
              float* c) const {
-    panel += first * kPanel;
+    panel += Panel<bf16>::row(first);
     if (wide) kernels.product(wide, stride, rows, panel, int(depth), c, kPanel, false);
     else kernels.product(narrow, stride, rows, panel, int(depth), c, kPanel, false);
   }
 };
-
-/// About how long a product takes, in ns: the weight read once at 20 GB/s, or its arithmetic at 200 GFLOP/s.
-inline double product_time(double weight_bytes, double multiplications) {
-  return std::max(weight_bytes / 20, multiplications / 100);
-}
 
 /// The hidden states of the tile's tokens as operands: int8 as biased codes; bf16 as they are, unless they are not
 /// evenly spaced, are to be widened, or their second half starts at an odd column (panels are cut in pairs).
 class HiddenTile {
  public:
   /// `halves`: second() is wanted too.
-  HiddenTile(const Rows& x, std::int64_t width, bool halves, bool same_products, Carver& memory);
+  HiddenTile(const Rows& x, std::int64_t width, bool halves, const Call& call, Carver& memory);
   void begin(const Kernels& kernels, std::int64_t first, int count);
 
   const Operand& all() const { return all_; }
   /// Columns split() .. width-1, preceded by a zero if split() is odd: from panel row second_from() on.
   const Operand& second() const { return second_; }
   std::int64_t split() const { return width_ / 2; }
-  std::int64_t second_from() const { return width_ / 2 / 2 * 2; }
+  std::int64_t second_from() const { return split() / Panel<bf16>::kGroup * Panel<bf16>::kGroup; }
 
   /// int8: codes + 128, as products of codes read them.
   const std::uint8_t* codes() const { return codes_; }
-  std::int64_t codes_stride() const { return (width_ + 3) / 4 * 4; }
+  std::int64_t codes_stride() const { return Panel<std::int8_t>::depth(width_); }
 
  private:
   Rows x_;
@@ -64,7 +60,7 @@ class HiddenTile {
   Operand all_, second_;
 };
 
-/// Runs all tokens of a call through `parts`, each a class with begin(first, count), tasks(stage), time(stage) and
+/// Runs all tokens of a call through `parts`, each a class with begin(first, count), tasks(stage), work(stage) and
 /// task(stage, i, thread); tasks of one stage of all parts run together.
 template <class... Parts>
 void run_tiles(Call& call, std::int64_t tokens, HiddenTile& hidden, Parts&... parts) {
@@ -74,8 +70,7 @@ void run_tiles(Call& call, std::int64_t tokens, HiddenTile& hidden, Parts&... pa
     (parts.begin(first, count), ...);
     for (const Stage stage : {Stage::hidden_products, Stage::rows, Stage::query_products, Stage::heads}) {
       const std::int64_t tasks = (parts.tasks(stage) + ...);
-      const double time = (parts.time(stage) + ...);
-      call.parallel_for(tasks, time, [&](std::int64_t i, int thread) {
+      call.parallel_for(tasks, (parts.work(stage) + ...), [&](std::int64_t i, int thread) {
         auto mine = [&](auto& part) {
           const std::int64_t n = part.tasks(stage);
           if (i >= n) return i -= n, false;

@@ -34,16 +34,6 @@ Problem check(const QuantLightningIndexerArgs& a, QuantLightningIndexerOuts& o, 
 
 }  // namespace quant_lightning_indexer_op
 
-void quant_lightning_indexer(const QuantLightningIndexerArgs& args, const QuantLightningIndexerOuts& outs,
-                             Context& context) {
-  using namespace quant_lightning_indexer_op;
-  QuantLightningIndexerOuts given = outs;
-  const Problem problem = check(args, given, false, context.check_values());
-  Call call(context, "quant_lightning_indexer", [&](int threads) { return workspace(problem, threads); });
-  run(problem, call, call.memory());
-  call.finish();
-}
-
 void infer(const QuantLightningIndexerArgs& args, QuantLightningIndexerOuts& outs) {
   quant_lightning_indexer_op::check(args, outs, true, false);
 }

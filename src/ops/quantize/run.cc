@@ -107,7 +107,7 @@ bool small_zeros(const Problem& p) {
 template <class Zero>
 void run_in(const Problem& p, Call& call) {
   const std::int64_t rows = std::max<std::int64_t>(kElements / std::max<std::int64_t>(p.width, 1), 1);
-  call.parallel_for((p.rows + rows - 1) / rows, double(p.rows * p.width), [&](std::int64_t task, int) {
+  call.parallel_for((p.rows + rows - 1) / rows, {.elements = double(p.rows * p.width)}, [&](std::int64_t task, int) {
     Chunk<Zero> chunk(p, call.kernels());
     for (std::int64_t i = 0; i < p.width; i += kChunk)
       chunk.columns(i, std::min(kChunk, p.width - i), task * rows, std::min(rows, p.rows - task * rows));

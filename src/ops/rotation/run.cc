@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "ops/prolog/rows.hpp"
+#include "ops/rope.hpp"
 #include "ops/rotation/problem.hpp"
 #include "ops/row_operator.hpp"
 
@@ -20,9 +20,8 @@ struct Scratch {  // of one thread
 
 void rotate(Kind kind, const float* __restrict x, const float* __restrict cos, const float* __restrict sin,
             std::int64_t half, float* __restrict y) {
-  using prolog::RopeLayout;
   if (kind != Kind::interleave)
-    return prolog::rope(kind == Kind::half ? RopeLayout::half : RopeLayout::interleaved_to_half, x, cos, sin, half, y);
+    return dsakit::rotate(kind == Kind::half ? RopeLayout::half : RopeLayout::interleaved_to_half, x, cos, sin, half, y);
   for (std::int64_t i = 0; i < 2 * half; i += 2) {
     y[i] = x[i] * cos[i] - x[i + 1] * sin[i];
     y[i + 1] = x[i + 1] * cos[i + 1] + x[i] * sin[i + 1];
@@ -41,7 +40,7 @@ void run(const Problem& p, Call& call) {
   const Kernels& kernels = call.kernels();
   const std::size_t each = workspace(p, 1);
   const std::int64_t rows = std::max<std::int64_t>(4096 / std::max<std::int64_t>(p.width, 1), 1);  // per task
-  call.parallel_for((p.rows + rows - 1) / rows, double(p.rows * p.width), [&](std::int64_t task, int thread) {
+  call.parallel_for((p.rows + rows - 1) / rows, {.elements = double(p.rows * p.width)}, [&](std::int64_t task, int thread) {
     Carver memory(call.memory() + std::size_t(thread) * each);
     const Scratch s(p, memory);
     std::int64_t cos_at = -1, sin_at = -1;  // what s.cos and s.sin hold

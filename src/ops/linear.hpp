@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/panel.hpp"
 #include "ops/weight.hpp"
 #include "run/call.hpp"
 
+// Products of rows with packed weights, tile by tile.
 namespace dsakit {
 
 inline constexpr std::int64_t kTileRows = 64;
@@ -31,16 +33,16 @@ void product_tile(const Call& call, const Weight& w, std::int64_t matrix, std::i
         const std::int64_t block = std::min<std::int64_t>(kSumBlock, w.k - k);
         for (std::int64_t i = 0; i < some; ++i)
           call.kernels().widen(a + (r + i) * a_stride + k, block, wide + i * kSumBlock);
-        call.kernels().product(wide, kSumBlock, int(some), columns + k * kPanel, int(block), tile + r * kPanel,
-                                   kPanel, k > 0);
+        call.kernels().product(wide, kSumBlock, int(some), columns + Panel<bf16>::row(k), int(block),
+                                   tile + r * kPanel, kPanel, k > 0);
       }
     }
   }
 }
 
-/// Nanoseconds that `rows` times a weight of k x n takes on one thread, roughly: reading it or multiplying by it.
-inline double product_work(std::int64_t rows, std::int64_t k, std::int64_t n) {
-  return double(k) * double(n) * std::max(0.05, double(rows) / 100);
+/// Of `rows` rows times all of w.
+inline Work product_work(std::int64_t rows, const Weight& w) {
+  return product_work(double(rows), double(w.k * w.n * w.batch), w.dtype == DType::i8);
 }
 
 /// f(matrix, row, rows, column, columns, tile) for every tile of a_m * w_m, m < w.batch, in parallel; a_m begins
@@ -49,7 +51,7 @@ template <class A, class F>
 void for_each_tile(Call& call, const Weight& w, const A* a, std::int64_t a_stride, std::int64_t a_batch_stride,
                    std::int64_t rows, F&& f) {
   const std::int64_t row_tiles = (rows + kTileRows - 1) / kTileRows, per_panel = row_tiles * w.batch;
-  call.parallel_for(w.panels() * per_panel, product_work(rows, w.k, w.n * w.batch), [&](std::int64_t i, int) {
+  call.parallel_for(w.panels() * per_panel, product_work(rows, w), [&](std::int64_t i, int) {
     alignas(64) float tile[kTileRows * kPanel];
     const std::int64_t row = i % row_tiles * kTileRows, panel = i / row_tiles % w.panels(),
                        matrix = i / row_tiles / w.panels();

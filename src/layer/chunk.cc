@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layer/chunk.hpp"
+
+#include <algorithm>
+
+#include "layer/costs.hpp"
+#include "ops/linear.hpp"
+
+namespace dsakit {
+
+std::size_t Chunk::take_arrays(std::byte* memory) {
+  const io::ModelConfig& c = config;
+  const std::int64_t n = c.num_attention_heads, dr = c.qk_rope_head_dim, latent = c.kv_lora_rank;
+  Carver carver(memory);
+  const auto take = [&](DType dtype, std::initializer_list<std::int64_t> shape) {
+    Tensor t = shaped(dtype, shape);
+    t.data = carver.take<std::byte>(t.elements() * size_of(dtype));
+    return t;
+  };
+  slots = take(DType::i64, {rows});
+  cos = take(DType::bf16, {rows, dr});
+  sin = take(DType::bf16, {rows, dr});
+  if (packed()) {
+    hidden_i8 = take(DType::i8, {rows, c.hidden_size});
+    hidden_scale = take(DType::f32, {rows, 1});
+    const std::int64_t width = latent + dr;
+    query_nope = take(DType::bf16, {rows, n, width});
+    query_nope.shape[2] = latent;
+    query_rope = query_nope;
+    query_rope.shape[2] = dr;
+    query_rope.data = data_of<bf16>(query_nope) + latent;
+  } else {
+    query_nope = take(DType::bf16, {rows, n, latent});
+    query_rope = take(DType::bf16, {rows, n, dr});
+  }
+  c_q = take(quantised() ? DType::i8 : DType::bf16, {rows, c.q_lora_rank});
+  c_q_scale = quantised() ? take(DType::f32, {rows, 1}) : take(DType::f32, {0});
+  if (scores()) {
+    index_query = take(quantised() ? DType::i8 : DType::bf16, {rows, c.index_n_heads, c.index_head_dim});
+    index_weights = take(quantised() ? DType::f16 : DType::f32, {rows, c.index_n_heads});
+    if (quantised()) index_query_scale = take(DType::f16, {rows, c.index_n_heads, 1});
+  }
+  attended = take(DType::bf16, {rows, n, latent});
+  values = take(DType::bf16, {rows, n, c.v_head_dim});
+  return carver.bytes();
+}
+
+void project(const Chunk& m) {
+  const LayerWeights& w = m.layer.weights;
+  const std::int64_t n = m.config.num_attention_heads, dv = m.config.v_head_dim, latent = m.config.kv_lora_rank;
+  const bf16* attended = data_of<bf16>(m.attended);
+  bf16* values = data_of<bf16>(m.values);
+  Timed timed(m.costs, "output_projection", double(w.w_uv.bytes() + w.w_o.bytes()));
+  Call call(m.context, "attention_layer", 0);
+  for_each_tile(call, w.w_uv.view(), attended, n * latent, latent, m.rows,
+                [&](auto head, auto row, auto some, auto column, auto columns, const float* tile) {
+                  for (std::int64_t i = 0; i < some; ++i)
+                    call.kernels().round(tile + i * kPanel, columns, values + ((row + i) * n + head) * dv + column);
+                });
+  for_each_tile(call, w.w_o.view(), values, n * dv, 0, m.rows,
+                [&](auto, auto row, auto some, auto column, auto columns, const float* tile) {
+                  for (std::int64_t i = 0; i < some; ++i) {
+                    const std::int64_t at = (row + i) * m.out.stride[0] + column;
+                    if (m.out.dtype == DType::f32) std::copy_n(tile + i * kPanel, columns, data_of<float>(m.out) + at);
+                    else call.kernels().round(tile + i * kPanel, columns, data_of<bf16>(m.out) + at);
+                  }
+                });
+  call.finish();
+}
+
+std::int64_t chunk_tokens(const io::ModelConfig& c) {
+  constexpr std::int64_t kQueryElements = std::int64_t(8) << 20;  // 16 MiB of absorbed query, as much of results
+  return std::clamp<std::int64_t>(kQueryElements / (c.num_attention_heads * c.kv_lora_rank), 16, 256);
+}
+
+void forward_chunk(const AttentionLayer::State& layer, const Tensor& hidden, const Tensor& out,
+                   LayerCache::State& cache, std::int32_t* selection, ScratchMemory& scratch, Context& context,
+                   Costs* costs) {
+  Chunk chunk{.layer = layer,
+              .cache = cache,
+              .context = context,
+              .costs = costs,
+              .hidden = hidden,
+              .out = out,
+              .selection = selection};
+  chunk.take_arrays(scratch.require(chunk.take_arrays(nullptr)));
+  cache.reserve(chunk.total);
+  for (std::int64_t i = 0; i < chunk.rows; ++i) data_of<std::int64_t>(chunk.slots)[i] = cache.slot(chunk.first + i);
+  layer.rope->copy(chunk.first, chunk.rows, data_of<bf16>(chunk.cos), data_of<bf16>(chunk.sin));
+  prolog(chunk);
+  if (chunk.scores()) select(chunk);
+  attend(chunk);
+  project(chunk);
+  cache.length = chunk.total;
+}
+
+}  // namespace dsakit

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cstdint>
+#include <initializer_list>
+
+#include "layer/layer.hpp"
+
+namespace dsakit {
+
+/// Rows first .. first+count-1 of t.
+inline Tensor slice(Tensor t, std::int64_t first, std::int64_t count) {
+  t.data = static_cast<std::byte*>(t.data) + first * t.stride[0] * size_of(t.dtype);
+  t.shape[0] = count;
+  return t;
+}
+
+/// The same memory, which has no gaps, in another shape.
+inline Tensor reshaped(const Tensor& t, std::initializer_list<std::int64_t> shape) {
+  Tensor other = shaped(t.dtype, shape);
+  other.data = t.data;
+  return other;
+}
+
+template <class T>
+T* data_of(const Tensor& t) {
+  return static_cast<T*>(t.data);
+}
+
+/// One chunk of tokens on its way through an attention layer: what is given, and what its operators hand on to each
+/// other in memory between them. Arrays that the mode does not need are absent.
+struct Chunk {
+  const AttentionLayer::State& layer;
+  LayerCache::State& cache;
+  Context& context;
+  Costs* costs;
+  Tensor hidden, out;       // [rows, He]
+  std::int32_t* selection;  // [rows, K], or null in dense mode
+
+  const io::ModelConfig& config = layer.config;
+  std::int64_t rows = hidden.shape[0];
+  std::int64_t first = cache.length;    // position of row 0
+  std::int64_t total = first + rows;    // positions that the last row sees
+  Tensor slots{};                       // i64 [rows], of the cache
+  Tensor cos{}, sin{};                  // [rows, Dr]
+  Tensor hidden_i8{}, hidden_scale{};   // [rows, He], [rows, 1]
+  Tensor c_q{}, c_q_scale{};            // [rows, Hcq] bf16 and [0], or int8 and [rows, 1]
+  Tensor query_nope{}, query_rope{};    // [rows, N, Hckv], [rows, N, Dr], side by side in sparse_w8a8_packed
+  Tensor index_query{};                 // [rows, Ni, Di] bf16, or int8 and
+  Tensor index_query_scale{};           // [rows, Ni, 1] f16
+  Tensor index_weights{};               // [rows, Ni] f32, or f16
+  Tensor attended{}, values{};          // [rows, N, Hckv], [rows, N, Dv]
+
+  bool sparse() const { return is_sparse(cache.mode); }
+  bool quantised() const { return is_quantised(cache.mode); }
+  bool packed() const { return is_packed(cache.mode); }
+  /// Finds its own selection.
+  bool scores() const { return sparse() && layer.indexer; }
+
+  /// Takes the arrays from `memory` and says how many bytes they are; measures where it is null.
+  std::size_t take_arrays(std::byte* memory);
+};
+
+// ---- its way, in this order
+
+/// Latent, rope and index keys into the cache; queries and index queries.
+void prolog(const Chunk&);
+/// The positions that each row attends to.
+void select(const Chunk&);
+void attend(const Chunk&);
+/// Each head's latent through its W_UV, rounded to bf16, then the output projection.
+void project(const Chunk&);
+
+}  // namespace dsakit
