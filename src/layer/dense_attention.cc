@@ -1,39 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layer/dense_attention.hpp"
 
-#include "ops/attention/core.hpp"
+#include "ops/attention/dense.hpp"
 #include "run/call.hpp"
 
 namespace dsakit {
 
 void dense_attention(const DenseAttention& d, LayerCache::State& cache, Context& context) {
-  const std::int64_t latent = cache.latent.width, rope = cache.rope.width, queries = d.rows * d.heads;
-  const attention::Problem problem{
-      .query = Rows(tensor(d.query_nope, {queries, latent}), 1),
-      .query_rope = Rows(tensor(d.query_rope, {queries, rope}), 1),
-      .keys = {.rows = {.data = nullptr,
-                        .page_stride = cache.page_size,
-                        .row_stride = 1,
-                        .page_size = cache.page_size,
-                        .table = cache.table.data()},
-               .latent = Rows(cache.rows_of(cache.latent), 1),
-               .rope = Rows(cache.rows_of(cache.rope), 1),
-               .scales = Rows(Tensor{}, 0)},
-      .out = Rows(tensor(d.out, {queries, latent}), 1),
-      .tokens = d.rows,
-      .heads = d.heads,
-      .latent = int(latent),
-      .rope = int(rope),
-      .scale = float(d.scale),
+  using namespace attention::dense;
+  constexpr std::int64_t kAll = std::int64_t{1} << 61;
+  const std::ptrdiff_t latent = cache.latent.width, rope = cache.rope.width;
+  const Sequence sequence{0, d.rows, 0, d.first + d.rows, -kAll, d.first};
+  const auto rows = [&](bf16* x, std::ptrdiff_t width) { return Grid{x, 0, d.heads * width, width}; };
+  const auto pages = [&](const CachePool& pool, std::ptrdiff_t width) {
+    return Cache{.data = pool.memory.data(), .page = cache.page_size * width, .row = width};
   };
-  Carver lists;
-  lists.take<attention::Token>(d.rows);
-  Call call(context, "attention_layer", [&](int threads) {
-    return lists.bytes() + attention::workspace(problem, threads, context.same_products());
-  });
-  auto* tokens = reinterpret_cast<attention::Token*>(call.memory());
-  for (std::int64_t i = 0; i < d.rows; ++i) tokens[i] = {.sequence = 0, .count = d.first + i + 1};
-  attention::run(problem, tokens, call, call.memory() + lists.bytes());
+  Problem p;
+  p.sequence = &sequence, p.sequences = 1;
+  p.group = d.heads, p.width = int(latent), p.rope = int(rope), p.value = int(latent);
+  p.scale = float(d.scale);
+  p.precise_keys = 32;
+  p.query = rows(d.query_nope, latent), p.query_rope = rows(d.query_rope, rope), p.out = rows(d.out, latent);
+  p.key = p.values = pages(cache.latent, latent), p.key_rope = pages(cache.rope, rope);
+  p.pages = {cache.table.data(), 0, 1, cache.page_size};
+  Call call(context, "attention_layer", [&](int threads) { return workspace(p, threads, context.same_products()); });
+  run(p, call, call.memory());
   call.finish();
 }
 

@@ -7,8 +7,8 @@
 
 namespace dsakit {
 
-/// sparse_flash_attention_quant over every visible position of a bf16 cache, without writing the positions down: row i
-/// attends to 0..first+i, with the bits that the operator gives for that list.
+/// Attention to every visible position of a bf16 cache: row i attends to 0..first+i, as accurately as
+/// sparse_flash_attention_quant does for that list. A row's bits do not depend on the rows beside it.
 struct DenseAttention {
   bf16 *query_nope, *query_rope;  // [rows, heads, Hckv], [rows, heads, Dr]
   std::int64_t rows, first, heads;

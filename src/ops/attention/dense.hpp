@@ -53,6 +53,9 @@ struct Problem {
   std::int64_t kv_heads = 1, group = 1;  // query heads of kv head g: group * g .. group * g + group - 1
   int width = 0, rope = 0, value = 0;    // columns of a key, of its rope part (0: none), of a value
   float scale = 1;                       // of the scores
+  /// bf16 products: a row whose chunk is decided by fewer keys than this (sum^2 / sum of squares) gets probabilities of
+  /// 16 bits; among more, roundings to the 8 bits of the documented form average out.
+  float precise_keys = 8;
 
   DType query_type = DType::bf16;  // bf16, f16, f32; i8: fully quantised
   DType kv_type = DType::bf16;     // as the query's, i8, or i32: int4 in words of eight (bf16, f16 and f32 queries)
@@ -61,14 +64,14 @@ struct Problem {
   Grid query, query_rope;
   Grid query_scale;  // f32, i8 queries only: scores are ((dot + rope dot) * query_scale) * key_scale * scale
   Cache key, key_rope, values;
-  Pages pages;  // entries that a visible position needs are valid
+  Pages pages;                                                 // entries that a visible position needs are valid
   Parameter key_scale, key_offset, value_scale, value_offset;  // x = (code + offset) * scale
 
   const std::uint8_t* mask = nullptr;  // nonzero: hidden; row q of sequence b at mask_sequence * b + mask_row * q
   std::ptrdiff_t mask_sequence = 0, mask_row = 0;
   Grid bias;  // of the query's type, `token` its row stride, first_query not added; data null: none
 
-  /// Rows q < queries are written, also those without a key (zeros, quantised as any other); padding is the door's.
+  /// Queries q < queries are written, also those without a key (zeros, quantised as any other); padding is the door's.
   Grid out;
   DType out_type = DType::bf16;     // bf16, f16, f32 or i8
   Parameter out_scale, out_offset;  // i8: sat8(rint(o * scale + offset)); axes head (query head) and column, or none
@@ -76,7 +79,7 @@ struct Problem {
   float lse_of_no_keys = 0;         // of sequences without keys; other rows that see none hold +inf
 };
 
-/// Does not look at the sequences, only at how many there are.
+/// Does not apply_masks at the sequences, only at how many there are.
 std::size_t workspace(const Problem&, int threads, bool same_products);
 void run(const Problem&, Call&, std::byte* memory) noexcept;
 

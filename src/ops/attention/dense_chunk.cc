@@ -2,6 +2,7 @@
 #include "ops/attention/dense_chunk.hpp"
 
 #include <cstring>
+#include <span>
 
 #include "core/float16.hpp"
 
@@ -40,21 +41,20 @@ void typed(const Parameter& p, F f) {
 
 }  // namespace
 
-Chunks::Chunks(const Problem& p, const Tile& t) {
+ChunkRange chunks_of(const Problem& p, const Tile& t) {
   const Sequence& s = p.sequence[t.b];
-  first = Band(s, t.first).from / kChunk;
   const std::int64_t end = Band(s, t.first + t.queries - 1).end;
-  last = end <= 0 ? -1 : (end - 1) / kChunk;
+  return {Band(s, t.first).from / kChunk, end <= 0 ? -1 : (end - 1) / kChunk};
 }
 
-void Chunk::look(const Problem& p, const Tile& t, std::int64_t chunk) {
+void Chunk::apply_masks(const Problem& p, const Tile& t, std::int64_t chunk) {
   const Sequence& s = p.sequence[t.b];
   const std::int64_t base = chunk * kChunk;
   int low = kChunk, high = 0;
   for (int i = 0; i < t.queries; ++i) {
     const Band band(s, t.first + i);
-    Seen x{int(std::clamp<std::int64_t>(band.from - base, 0, kChunk)),
-           int(std::clamp<std::int64_t>(band.end - base, 0, kChunk)), nullptr};
+    Visible x{int(std::clamp<std::int64_t>(band.from - base, 0, kChunk)),
+              int(std::clamp<std::int64_t>(band.end - base, 0, kChunk)), nullptr};
     if (x.any() && p.mask) {
       const std::uint8_t* row = p.mask + p.mask_sequence * t.b + p.mask_row * (t.first + i) + base;
       if (any_set(row + x.low, x.high - x.low)) {
@@ -64,28 +64,32 @@ void Chunk::look(const Problem& p, const Tile& t, std::int64_t chunk) {
     }
     if (x.any()) low = std::min(low, x.low), high = std::max(high, x.high);
     else x = {0, 0, nullptr};
-    seen[i] = x;
+    visible[i] = x;
   }
-  low = low / 16 * 16;
+  low = lanes_below(low);
   first = base + low;
   count = std::max(high - low, 0);
   whole = true;
-  int latest = 0, earliest = count;  // what everybody sees: between the two
-  bool hides = false;
   for (int i = 0; i < t.queries; ++i) {
-    Seen& x = seen[i];
-    if (x.any()) {
-      x.low -= low, x.high -= low;
-      latest = std::max(latest, x.low), earliest = std::min(earliest, x.high);
-    }
-    if (x.hidden) x.hidden += low, hides = true;
+    Visible& x = visible[i];
+    if (x.any()) x.low -= low, x.high -= low;
+    if (x.hidden) x.hidden += low;
     whole = whole && x.whole(count);
   }
-  if (whole) return;
+  if (!whole) find_used(t.queries);
+}
+
+void Chunk::find_used(int queries) {
+  int latest = 0, earliest = count;  // what everybody sees: between the two
+  bool hides = false;
+  for (const Visible& x : std::span(visible, std::size_t(queries))) {
+    if (x.any()) latest = std::max(latest, x.low), earliest = std::min(earliest, x.high);
+    hides = hides || x.hidden;
+  }
   std::memset(used, !hides, sizeof used), std::memset(shared, 0, sizeof shared);
   if (latest < earliest) std::memset(shared + latest, 1, std::size_t(earliest - latest));
-  for (int i = 0; i < t.queries && hides; ++i) {
-    const auto [from, end, hidden] = seen[i];
+  for (int i = 0; i < queries && hides; ++i) {
+    const auto [from, end, hidden] = visible[i];
     for (int j = from; j < end; ++j) {
       const std::uint8_t sees = !hidden || hidden[j] == 0;
       used[j] |= sees, shared[j] &= sees;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/pack.hpp"
-#include "ops/attention/dense_tile.hpp"
+#include <algorithm>
+
+#include "ops/attention/dense_worker.hpp"
 
 namespace dsakit::attention::dense {
 namespace {
@@ -9,62 +10,81 @@ int bytes_of_element(DType t) { return t == DType::f32 || t == DType::i32 ? 4 : 
 std::ptrdiff_t round_up(std::ptrdiff_t n, int to) { return (n + to - 1) / to * to; }
 std::int64_t when(bool exists, std::int64_t n) { return exists ? n : 0; }
 
+/// Of a panel of `depth` rows of a type: what is neither int8 nor bf16 becomes fp32.
+std::int64_t panel_bytes(DType type, std::int64_t depth) {
+  return type == DType::i8     ? Panels<std::int8_t>::bytes(depth, kPanel)
+         : type == DType::bf16 ? Panels<bf16>::bytes(depth, kPanel)
+                               : Panels<float>::bytes(depth, kPanel);
+}
+
 }  // namespace
 
-Plan::Plan(const Problem& p, std::int64_t longest, bool same_products) {
+Plan::Plan(const Problem& p, std::int64_t longest, bool same_products) : p(p) {
   quantised = p.kv_type == DType::i8 || p.kv_type == DType::i32;
   // Of int8 output 99 % are the codes of exact probabilities, which roundings to bf16 would not leave.
   const bool pairs = p.query_type == DType::bf16 && p.out_type != DType::i8 && !same_products;
-  way = quantised && p.query_type != DType::f32 ? Way::codes : !quantised && pairs ? Way::pairs : Way::wide;
-  type = !quantised ? p.kv_type : way == Way::codes ? DType::i8 : DType::f32;
-  rope_pairs = p.rope_type == DType::bf16 && !same_products;
-  keyed_keys = way == Way::codes && p.key_scale.per_key;
-  keyed_values = way == Way::codes && p.value_scale.per_key;
+  products = quantised && p.query_type != DType::f32 ? Products::int8
+             : !quantised && pairs                   ? Products::bf16
+                                                     : Products::fp32;
+  type = !quantised ? p.kv_type : products == Products::int8 ? DType::i8 : DType::f32;
+  rope_bf16 = p.rope_type == DType::bf16 && !same_products;
+  keyed_keys = products == Products::int8 && p.key_scale.per_key;
+  keyed_values = products == Products::int8 && p.value_scale.per_key;
   // 22 bits of a query; of a probability more than the documented rounding leaves.
   query_digits = p.query_type == DType::i8 ? 1 : 3;
-  weight_digits = p.query_type == DType::f16 ? 3 : 2;
+  probability_digits = p.query_type == DType::f16 ? 3 : 2;
   heads = int(std::min<std::int64_t>(p.group, kTileRows));
   head_blocks = int((p.group + heads - 1) / heads);
   queries = int(std::min<std::int64_t>(kTileRows / heads, longest));
-  rows = heads * queries;
+  rows = heads * queries, columns = p.value;
+  group = rows <= kGemvRows ? kMostGroup : 1;
   stored_element = bytes_of_element(p.kv_type), element = bytes_of_element(type);
   rope_element = bytes_of_element(p.rope_type);
+  gemv_words = GemvQuery::words(p.width, element, products == Products::fp32 ? 1 : 4 / element);
   query_pitch = round_up(p.width, 64) + 32;  // rows must not share cache sets
   rope_pitch = round_up(p.rope, 32);
   value_pitch = round_up(p.value, 16);
 }
 
-Rows::Rows(Carver& memory, const Problem& p, const Plan& plan) {
-  const std::int64_t rows = plan.rows;
-  const bool codes = plan.way == Way::codes;
-  query_pairs = memory.take<bf16>(when(plan.way == Way::pairs, rows * plan.query_pitch));
-  query_wide = memory.take<float>(when(plan.way == Way::wide, rows * plan.query_pitch) + plan.query_pitch);
-  query_codes = memory.take<std::uint8_t>(when(codes, rows * plan.query_digits * plan.query_pitch));
-  const bool floats = plan.way == Way::wide;  // a word for each element, otherwise for four bytes
-  few_query =
-      memory.take<std::int32_t>((round_up(p.width * plan.element, 32) / (floats ? plan.element : 4) + 1) * kFew);
-  rope_pairs = memory.take<bf16>(when(plan.rope_pairs, rows * plan.rope_pitch));
-  rope_wide = memory.take<float>(when(!plan.rope_pairs, rows * plan.rope_pitch));
-  row_unit = memory.take<float>(rows), row_sum = memory.take<float>(rows);
-  row_constant = memory.take<float>(rows), row_factor = memory.take<float>(rows);
-  key = Numbers(memory, when(plan.quantised, p.width)), value = Numbers(memory, when(plan.quantised, p.value));
-  all = Partial(memory, plan);
+/// The queries of a head one after the other, the last ones, which see most, first.
+Tile Plan::tile(std::int64_t i) const {
+  const std::int64_t b = std::upper_bound(first_tile, first_tile + p.sequences + 1, i) - first_tile - 1;
+  i -= first_tile[b];
+  const std::int64_t step = i % steps(b), block = i / steps(b), first = (steps(b) - 1 - step) * queries;
+  const int head = int(block % head_blocks) * heads;
+  return {b,     block / head_blocks,
+          first, int(std::min<std::int64_t>(queries, p.sequence[b].queries - first)),
+          head,  int(std::min<std::int64_t>(heads, p.group - head))};
 }
 
-Scratch::Scratch(Carver& memory, const Problem& p, const Plan& plan) {
-  const std::int64_t rows = plan.rows;
-  const bool codes = plan.way == Way::codes, pairs = plan.way == Way::pairs;
-  const bool floats = plan.way == Way::wide && plan.type != DType::bf16;
-  const std::int64_t depth = std::max({round_up(p.width, 4), round_up(p.rope, 2), std::ptrdiff_t(kChunk)});
-  panel = memory.take<std::byte>(depth * kPanel * (floats || !plan.rope_pairs ? 4 : 2));
+Queries::Queries(Carver& memory, const Plan& plan) {
+  const Problem& p = plan.p;
+  const std::int64_t rows = plan.rows, elements = rows * plan.query_pitch;
+  rows_bf16 = memory.take<bf16>(when(plan.products == Products::bf16, elements));
+  rows_f32 = memory.take<float>(when(plan.products == Products::fp32, elements) + plan.query_pitch);
+  digits = memory.take<std::uint8_t>(when(plan.products == Products::int8, elements * plan.query_digits));
+  gemv = memory.take<std::int32_t>(GemvQuery::elements(kGemvRows, plan.gemv_words));
+  rope_bf16 = memory.take<bf16>(when(plan.rope_bf16, rows * plan.rope_pitch));
+  rope_f32 = memory.take<float>(when(!plan.rope_bf16, rows * plan.rope_pitch));
+  row_unit = memory.take<float>(rows), row_sum = memory.take<float>(rows);
+  row_constant = memory.take<float>(rows), row_factor = memory.take<float>(rows);
+  key = ScaleOffset(memory, when(plan.quantised, p.width)), value = ScaleOffset(memory, when(plan.quantised, p.value));
+  all = Partial(memory, rows, plan.value_pitch);
+}
+
+Scratch::Scratch(Carver& memory, const Plan& plan) {
+  const Problem& p = plan.p;
+  const std::int64_t rows = plan.rows, chunk = rows * kScorePitch;
+  const bool codes = plan.products == Products::int8, pairs = plan.products == Products::bf16;
+  panel = memory.take<std::byte>(
+      std::max({panel_bytes(plan.type, p.width), panel_bytes(plan.type, kChunk), panel_bytes(p.rope_type, p.rope)}));
   column_sums = memory.take<std::int32_t>(kPanel);
-  const std::int64_t code_rows = rows * std::max(plan.query_digits, plan.weight_digits);
-  products = memory.take<std::int32_t>(when(codes, code_rows * kPanel));
+  dots = memory.take<std::int32_t>(when(codes, rows * std::max(plan.query_digits, plan.probability_digits) * kPanel));
   part = memory.take<float>(rows * kPanel), part_low = memory.take<float>(when(pairs, rows * kPanel));
-  scores = memory.take<float>(rows * kScorePitch);
-  high = memory.take<bf16>(when(pairs, rows * kScorePitch)), low = memory.take<bf16>(when(pairs, rows * kScorePitch));
-  weight_codes = memory.take<std::uint8_t>(when(codes, rows * plan.weight_digits * kScorePitch));
-  key = Numbers(memory, when(plan.quantised, kChunk)), value = Numbers(memory, when(plan.quantised, kChunk));
+  scores = memory.take<float>(chunk);
+  high = memory.take<bf16>(when(pairs, chunk)), low = memory.take<bf16>(when(pairs, chunk));
+  digits = memory.take<std::uint8_t>(when(codes, chunk * plan.probability_digits));
+  key = ScaleOffset(memory, when(plan.quantised, kChunk)), value = ScaleOffset(memory, when(plan.quantised, kChunk));
   const bool changed = plan.type != p.kv_type;
   code_row = memory.take<std::int8_t>(when(changed, std::max(p.width, p.value)));
   keys = memory.take<std::byte>(when(changed || p.key.block, std::int64_t(kChunk) * p.width * plan.element));
@@ -72,11 +92,5 @@ Scratch::Scratch(Carver& memory, const Problem& p, const Plan& plan) {
   rope = memory.take<std::byte>(when(p.key_rope.block, std::int64_t(kChunk) * p.rope * plan.rope_element));
   zeros = memory.take<std::byte>(std::int64_t(p.value) * plan.element);
 }
-
-Partial::Partial(Carver& memory, const Plan& plan)
-    : most(memory.take<float>(plan.rows)),
-      sum(memory.take<float>(plan.rows)),
-      shift(memory.take<float>(plan.rows)),
-      values(memory.take<float>(plan.rows * plan.value_pitch)) {}
 
 }  // namespace dsakit::attention::dense

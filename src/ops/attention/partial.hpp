@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <utility>
 
-// What all attention kernels have in common: softmax in parts of fixed size, merged in order.
+#include "run/carver.hpp"
+
+// Online softmax: over the keys of a row in parts of fixed size, which are merged in order.
 namespace dsakit::attention {
 
 /// Positions per partial softmax. Part of the contract: chunks are counted from the start of the list (or the keys) and
@@ -14,18 +16,33 @@ inline constexpr int kChunk = 256;
 
 inline constexpr std::ptrdiff_t kScorePitch = kChunk + 16;  // rows of scores must not share cache sets
 
-/// Takes the maximum and sum of exponentials of a later part into `most` and `sum` (`none_before`: there are none yet).
-/// Returns what to multiply the values by: those so far, and the part's.
-inline std::pair<float, float> take_in(float& most, float& sum, float later_most, float later_sum, bool none_before) {
-  if (none_before) {
-    most = later_most, sum = later_sum;
-    return {0, 1};
+/// Softmax of the rows of a tile over some of their keys: maximum and sum of exponentials per row (sum 0: no key yet),
+/// the unnormalised sum of values, and that of value offsets, where values have such per key.
+struct Partial {
+  float *max, *sum, *shift, *values;
+
+  Partial() = default;
+  Partial(Carver& memory, std::int64_t rows, std::int64_t value_pitch)
+      : max(memory.take<float>(rows)),
+        sum(memory.take<float>(rows)),
+        shift(memory.take<float>(rows)),
+        values(memory.take<float>(rows * value_pitch)) {}
+  void clear(int rows) const { std::fill_n(sum, rows, 0.0f); }
+
+  /// Merges a later part of row r, but for its values. Returns what to rescale values by: these, and that part's.
+  /// One instance: the compiler orders the operands of a sum, and with them the bits of NaN, where it inlines.
+  [[gnu::noinline]] std::pair<float, float> merge(int r, float later_max, float later_sum, float later_shift) const {
+    if (sum[r] == 0) {
+      max[r] = later_max, sum[r] = later_sum, shift[r] = later_shift;
+      return {0, 1};
+    }
+    const float larger = std::max(max[r], later_max);
+    const float mine = std::exp(max[r] - larger), theirs = std::exp(later_max - larger);
+    max[r] = larger;
+    sum[r] = sum[r] * mine + later_sum * theirs;
+    shift[r] = shift[r] * mine + later_shift * theirs;
+    return {mine, theirs};
   }
-  const float larger = std::max(most, later_most);
-  const float mine = std::exp(most - larger), theirs = std::exp(later_most - larger);
-  most = larger;
-  sum = sum * mine + later_sum * theirs;
-  return {mine, theirs};
-}
+};
 
 }  // namespace dsakit::attention

@@ -8,7 +8,7 @@
 
 #include "core/float16.hpp"
 
-namespace dsakit::attention {
+namespace dsakit::attention::sparse {
 namespace {
 
 using Rounding = dsakit::reference::ProbabilityRounding;
@@ -125,9 +125,9 @@ void reference(const Problem& p, std::int64_t t, const Token& token, Rounding ro
       if (p.type == DType::f16) p.out.row<f16>(row)[c] = to_f16_once(s.values[c]);
       else p.out.row<bf16>(row)[c] = to_bf16_once(s.values[c]);
     }
-    if (p.most.tensor) *p.most.row<float>(row) = float(s.most);
+    if (p.max.tensor) *p.max.row<float>(row) = float(s.most);
     if (p.sum.tensor) *p.sum.row<float>(row) = float(s.sum);
   }
 }
 
-}  // namespace dsakit::attention
+}  // namespace dsakit::attention::sparse

@@ -116,7 +116,9 @@ class FastScorer {
     }
   }
 
-  void take_keys(const Sequence& s, std::int64_t first, std::int64_t) { sequence_ = s.index, first_ = s.first_key + first; }
+  void take_keys(const Sequence& s, std::int64_t first, std::int64_t) {
+    sequence_ = s.index, first_ = s.first_key + first;
+  }
 
   void score(std::int64_t r, std::int64_t count, float* scores) {
     p_.keys.each_run(sequence_, first_, count, [&](std::int64_t j, std::int64_t n, std::int64_t offset) {

@@ -5,7 +5,7 @@
 #include <string>
 #include <type_traits>
 
-#include "ops/attention/pages.hpp"
+#include "core/paged.hpp"
 #include "ops/door.hpp"
 #include "ops/sparse_attention/problem.hpp"
 
@@ -167,7 +167,7 @@ struct Door : BatchDoor {
     plain(c, o.attention_out, "attention_out");
     p.attention.out = per_head(o.attention_out, "attention_out", latent, "query tokens and heads, Dv");
     c.dtype(o.attention_out, "attention_out", {a.query.dtype}, "dtype of query");
-    p.attention.most = softmax(o.softmax_max, "softmax_max");
+    p.attention.max = softmax(o.softmax_max, "softmax_max");
     p.attention.sum = softmax(o.softmax_sum, "softmax_sum");
   }
 
@@ -211,7 +211,7 @@ struct Door : BatchDoor {
     p.sequences = sequences(a.sparse_mode);
     p.block = std::min<std::int64_t>(a.sparse_block_size, std::int64_t{1} << 31);  // more than any key length
     c.readable(a.sparse_indices, "sparse_indices");
-    const attention::PageOf page_of(s2 / p.block);
+    const PageOf page_of(s2 / p.block);
     for (std::int64_t b = 0; b < p.sequences.count(); ++b) {
       const Sequence s = p.sequences.at(b);
       for (std::int64_t i = 0; i < s.queries; ++i)
@@ -220,7 +220,7 @@ struct Door : BatchDoor {
   }
 
   /// Every entry up to the first -1, and the pages of those that are attended. Nothing else is read.
-  void list(const Sequence& s, std::int64_t i, attention::PageOf page_of) const {
+  void list(const Sequence& s, std::int64_t i, PageOf page_of) const {
     const std::uint32_t visible = p.visible_blocks(s, i),
                         known = std::uint32_t(std::min<std::int64_t>(pages, INT64_C(1) << 31));
     const std::int64_t on_device = c.strict() ? std::min<std::int64_t>(visible, p.entries) : p.entries;
@@ -280,7 +280,7 @@ struct Door : BatchDoor {
   }
 
   void resolve() {
-    attention::Problem& x = p.attention;
+    attention::sparse::Problem& x = p.attention;
     x.type = a.query.dtype, x.tokens = rows, x.heads = heads, x.latent = int(latent), x.rope = int(rope);
     x.scale = float(a.scale_value), x.sinks = static_cast<const float*>(a.sinks.data);
     x.query = Rows(a.query, 1);
@@ -304,8 +304,8 @@ struct Door : BatchDoor {
   /// f(key row) for every attended position, lowest query row first.
   template <class F>
   void each_attended_row(F f) const {
-    p.each_token([&](std::int64_t, const attention::Token& t) {
-      attention::each_attended(t, 0, t.count,
+    p.each_token([&](std::int64_t, const attention::sparse::Token& t) {
+      attention::sparse::each_attended(t, 0, t.count,
                                [&](auto, std::int64_t position) { f(p.attention.key_row(t, position)); });
     });
   }
@@ -322,7 +322,7 @@ struct Door : BatchDoor {
     };
     // At most one pass over all rows, unless some of those that are not used differ.
     std::int64_t attended = 0, row = 0;
-    p.each_token([&](std::int64_t, const attention::Token& t) { attended += t.count; });
+    p.each_token([&](std::int64_t, const attention::sparse::Token& t) { attended += t.count; });
     if (attended > key.count) {
       while (row < key.count && equal(row)) ++row;
       if (row == key.count) return;
@@ -337,7 +337,7 @@ struct Door : BatchDoor {
   }
 
   void values() const {  // 23
-    const attention::Problem& x = p.attention;
+    const attention::sparse::Problem& x = p.attention;
     const bool half = x.type == DType::f16;
     const auto number = [&](const std::byte* from, std::int64_t i) {
       std::uint16_t bits;
@@ -353,7 +353,7 @@ struct Door : BatchDoor {
         c.fail(Status::invalid_value, name, subscript(t, first + i * step), "is " + to_string(got), wanted);
       };
     };
-    p.each_token([&](std::int64_t t, const attention::Token& token) {
+    p.each_token([&](std::int64_t t, const attention::sparse::Token& token) {
       for (std::int64_t row = t * heads; token.sequence >= 0 && row < (t + 1) * heads; ++row) {
         finite(reinterpret_cast<const std::byte*>(x.query.row<const bf16>(row)), dims,
                refuser(a.query, "query", row * dims, 1));

@@ -5,7 +5,7 @@
 
 #include "dsakit/kv_quant_sparse_flash_attention.hpp"
 #include "dsakit/sparse_flash_attention.hpp"
-#include "ops/attention/core.hpp"
+#include "ops/attention/sparse.hpp"
 #include "ops/sequences.hpp"
 
 // What sparse_flash_attention and kv_quant_sparse_flash_attention share behind the door: everything but the form of a
@@ -13,7 +13,7 @@
 namespace dsakit::sparse_attention {
 
 struct Problem {
-  attention::Problem attention;
+  attention::sparse::Problem attention;
   Sequences sequences;
   Rows lists{Tensor{}, 0};   // i32, one per query row
   std::int64_t entries = 0;  // of a list
@@ -27,8 +27,8 @@ struct Problem {
   }
 
   /// What row i of a sequence attends to; reads its list if it sees any key.
-  attention::Token token(const Sequence& s, std::int64_t i) const {
-    attention::Token t{.first = s.first_key, .block = block_of(s), .visible = s.visible(i)};
+  attention::sparse::Token token(const Sequence& s, std::int64_t i) const {
+    attention::sparse::Token t{.first = s.first_key, .block = block_of(s), .visible = s.visible(i)};
     if (i < s.queries) t.sequence = s.index;
     if (t.visible == 0) return t;
     t.list = lists.row<const std::int32_t>(s.first_row + i);

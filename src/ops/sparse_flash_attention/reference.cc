@@ -7,7 +7,7 @@ void dsakit::reference::sparse_flash_attention(const SparseFlashAttentionArgs& a
                                                const SparseFlashAttentionOuts& outs, ProbabilityRounding rounding) {
   SparseFlashAttentionOuts given = outs;
   const auto problem = sparse_attention::check(args, given, false, false);
-  problem.each_token([&](std::int64_t t, const attention::Token& token) {
-    attention::reference(problem.attention, t, token, rounding);
+  problem.each_token([&](std::int64_t t, const attention::sparse::Token& token) {
+    attention::sparse::reference(problem.attention, t, token, rounding);
   });
 }

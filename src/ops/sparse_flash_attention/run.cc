@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dsakit/sparse_flash_attention.hpp"
-#include "ops/attention/operator.hpp"
+#include "ops/attention/sparse.hpp"
 #include "ops/sparse_attention/problem.hpp"
 
 namespace dsakit {
@@ -8,8 +8,8 @@ namespace dsakit {
 void sparse_flash_attention(const SparseFlashAttentionArgs& args, const SparseFlashAttentionOuts& outs,
                             Context& context) {
   SparseFlashAttentionOuts given = outs;
-  attention::run("sparse_flash_attention", sparse_attention::check(args, given, false, context.check_values()),
-                 context);
+  attention::sparse::run("sparse_flash_attention", sparse_attention::check(args, given, false, context.check_values()),
+                         context);
 }
 
 void infer(const SparseFlashAttentionArgs& args, SparseFlashAttentionOuts& outs) {

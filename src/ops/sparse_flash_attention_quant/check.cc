@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "core/check.hpp"
-#include "ops/attention/pages.hpp"
+#include "core/paged.hpp"
 #include "ops/door.hpp"
 #include "ops/sparse_flash_attention_quant/problem.hpp"
 
@@ -125,8 +125,8 @@ std::int64_t check_scales(const Check& c, const Args& a, const Sizes& s) {
 /// Every entry in use, and the pages they name. Nothing else of the lists and the table is read.
 void check_lists(const Check& c, const Problem& p, const Tensor& table, std::int64_t blocks) {
   const std::int64_t block_size = p.attention.keys.rows.page_size;
-  const attention::PageOf page_of(block_size);
-  p.each_token([&](std::int64_t t, const attention::Token& token) {
+  const PageOf page_of(block_size);
+  p.each_token([&](std::int64_t t, const attention::sparse::Token& token) {
     const std::uint32_t act = std::uint32_t(p.act[token.sequence * p.act_step]);
     const std::int32_t* pages = static_cast<const std::int32_t*>(table.data) + token.sequence * table.stride[0];
     for (std::int64_t j = 0; j < token.count; ++j) {
@@ -222,7 +222,7 @@ Problem check(const Args& a, const Outs& o) {
 
 void check_values(const Args& a, const Problem& p) {
   const Check c("sparse_flash_attention_quant", a.level);
-  const attention::Problem& x = p.attention;
+  const attention::sparse::Problem& x = p.attention;
   const auto finite = [&](const Rows& rows, std::int64_t row, std::int64_t width, const char* name) {
     for (std::int64_t i = 0; i < width; ++i)
       if (const float v = to_float(rows.row<const bf16>(row)[i]); !std::isfinite(v))
@@ -233,7 +233,7 @@ void check_values(const Args& a, const Problem& p) {
     finite(x.query_rope, row, x.rope, "query_rope");
   }
   for (std::int64_t t = 0; t < x.tokens; ++t) {
-    const attention::Token token = p.token(t);
+    const attention::sparse::Token token = p.token(t);
     for (std::int64_t j = 0; j < token.count; ++j) {
       const std::int64_t row = x.keys.rows.offset(token.sequence, token.list[j]);
       if (x.keys.tile == 0) finite(x.keys.latent, row, x.latent, "key_nope_2d");

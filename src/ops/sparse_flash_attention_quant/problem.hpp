@@ -4,18 +4,18 @@
 #include <cstdint>
 
 #include "dsakit/sparse_flash_attention_quant.hpp"
-#include "ops/attention/core.hpp"
+#include "ops/attention/sparse.hpp"
 
 namespace dsakit::sparse_flash_attention_quant_op {
 
 struct Problem {
-  attention::Problem attention;
+  attention::sparse::Problem attention;
   Rows lists;                       // i32, one per query row
   const std::int32_t* act;          // visible positions of sequence b at act[b * act_step]
   std::int64_t act_step, s1, topk;
 
   /// The whole masking rule: row t uses the first so many entries of its list.
-  attention::Token token(std::int64_t t) const {
+  attention::sparse::Token token(std::int64_t t) const {
     const std::int64_t b = t / s1, i = t % s1;
     const std::int64_t seen = std::max<std::int64_t>(act[b * act_step] - s1 + 1 + i, 0);
     return {.sequence = b, .list = lists.row<const std::int32_t>(t), .count = std::min(seen, topk)};

@@ -6,7 +6,7 @@ void dsakit::reference::sparse_flash_attention_quant(const SparseFlashAttentionQ
                                                      const SparseFlashAttentionQuantOuts& outs,
                                                      ProbabilityRounding rounding) {
   const auto problem = sparse_flash_attention_quant_op::check(args, outs);
-  problem.each_token([&](std::int64_t t, const attention::Token& token) {
-    attention::reference(problem.attention, t, token, rounding);
+  problem.each_token([&](std::int64_t t, const attention::sparse::Token& token) {
+    attention::sparse::reference(problem.attention, t, token, rounding);
   });
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/attention/operator.hpp"
+#include "ops/attention/sparse.hpp"
 #include "ops/sparse_flash_attention_quant/problem.hpp"
 
 namespace dsakit {
@@ -9,7 +9,7 @@ void sparse_flash_attention_quant(const SparseFlashAttentionQuantArgs& args, con
   namespace op = sparse_flash_attention_quant_op;
   const op::Problem problem = op::check(args, outs);
   if (context.check_values()) op::check_values(args, problem);
-  attention::run("sparse_flash_attention_quant", problem, context);
+  attention::sparse::run("sparse_flash_attention_quant", problem, context);
 }
 
 }  // namespace dsakit

@@ -5,12 +5,12 @@
 
 #include "core/paged.hpp"
 #include "core/view.hpp"
-#include "ops/attention/partial.hpp"
 #include "run/call.hpp"
 
-// MLA attention in absorbed form, for every operator that has it: a latent row (beside its rope part) is key and
-// value of all heads. What differs between operators (layouts, lists, packing) is gone when this begins.
-namespace dsakit::attention {
+// Sparse MLA attention in absorbed form, for every operator that has it: each query token attends to a list of
+// positions, and a latent row (beside its rope part) is key and value of all heads. What differs between operators
+// (layouts, lists, packing) is gone when this begins.
+namespace dsakit::attention::sparse {
 
 struct Keys {
   PagedRows rows;                      // (sequence, position) -> number of the row below; strides in rows
@@ -57,9 +57,9 @@ struct Problem {
   DType type = DType::bf16;  // bf16 or f16: of query, rope, out, and of latents that are not int8
   Rows query{Tensor{}, 0}, query_rope{Tensor{}, 0};  // row token * heads + head
   Keys keys;
-  Rows out{Tensor{}, 0};                     // likewise
-  Rows most{Tensor{}, 0}, sum{Tensor{}, 0};  // f32, likewise: maximum and sum of the softmax; no tensor: not wanted
-  const float* sinks = nullptr;              // one more logit per head, without a value
+  Rows out{Tensor{}, 0};                    // likewise
+  Rows max{Tensor{}, 0}, sum{Tensor{}, 0};  // f32, likewise: maximum and sum of the softmax; no tensor: not wanted
+  const float* sinks = nullptr;             // one more logit per head, without a value
   std::int64_t tokens = 0;
   std::int64_t heads = 0;
   int latent = 0, rope = 0;  // widths
@@ -75,4 +75,18 @@ std::size_t workspace(const Problem&, int threads, bool same_products);
 /// and sum 0; with a sink (that is not -inf) they are the sink and 1, unless the row belongs to no sequence.
 void run(const Problem&, const Token* token, Call&, std::byte* memory) noexcept;
 
-}  // namespace dsakit::attention
+/// One call of an operator whose checked problem has `attention` and each_token(f).
+template <class Checked>
+void run(const char* op, const Checked& problem, Context& context) {
+  Carver tokens;
+  tokens.take<Token>(problem.attention.tokens);
+  Call call(context, op, [&](int threads) {
+    return tokens.bytes() + workspace(problem.attention, threads, context.same_products());
+  });
+  auto* token = reinterpret_cast<Token*>(call.memory());
+  problem.each_token([&](std::int64_t t, const Token& attended) { token[t] = attended; });
+  run(problem.attention, token, call, call.memory() + tokens.bytes());
+  call.finish();
+}
+
+}  // namespace dsakit::attention::sparse

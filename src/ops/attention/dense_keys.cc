@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+#include <type_traits>
+
+#include "ops/attention/dense_worker.hpp"
+
+// The key and value rows of a chunk, from where they are to where the products want them.
+namespace dsakit::attention::dense {
+namespace {
+
+template <class T>
+const T* as(const std::byte* row) {
+  return reinterpret_cast<const T*>(row);
+}
+
+/// Eight codes of a word, low bits first.
+void unpack_int4(const std::byte* words, int n, std::int8_t* out) {
+  const auto* x = as<std::uint8_t>(words);
+  for (int i = 0; i < n / 2; ++i) {
+    out[2 * i] = std::int8_t(std::int8_t(x[i] << 4) >> 4);
+    out[2 * i + 1] = std::int8_t(std::int8_t(x[i]) >> 4);
+  }
+}
+
+/// A row whose columns lie in blocks.
+void join_blocks(const Cache& cache, const std::byte* row, int width, int element, std::byte* to) {
+  for (int c = 0; c < width; c += cache.block)
+    std::memcpy(to + c * element, row + c / cache.block * cache.block_stride * element,
+                std::size_t(std::min(cache.block, width - c) * element));
+}
+
+/// NaN or infinity among n elements.
+template <class T>
+bool any_infinite(const T* x, int n) {
+  using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>;
+  constexpr Bits kExponent = std::is_same_v<T, float>  ? Bits(0x7f800000)
+                             : std::is_same_v<T, bf16> ? Bits(0x7f80)
+                                                       : Bits(0x7c00);
+  Bits any = 0;
+  for (int i = 0; i < n; ++i) {
+    Bits bits;
+    std::memcpy(&bits, x + i, sizeof bits);
+    any |= Bits((bits & kExponent) == kExponent);
+  }
+  return any;
+}
+
+}  // namespace
+
+/// Queries that lie in blocks of columns, that are int4, or that fp32 products need as they are meant, one after the
+/// other in `to`; rows nobody sees are zeros.
+void Worker::gather(const Cache& cache, int width, const ScaleOffset* keyed, const ScaleOffset& channels, std::byte* to,
+                    const std::byte** rows) const {
+  const std::size_t bytes = std::size_t(width * plan_.element);
+  for (int j = 0; j < now_->count; ++j, to += bytes) {
+    const std::byte* row = rows[j];
+    rows[j] = to;
+    if (!now_->whole && !now_->used[j]) {
+      std::memset(to, 0, bytes);
+      continue;
+    }
+    const bool widens = plan_.quantised && plan_.type == DType::f32;
+    std::byte* straight = widens ? reinterpret_cast<std::byte*>(s_.code_row) : to;
+    if (p_.kv_type == DType::i32) unpack_int4(row, width, reinterpret_cast<std::int8_t*>(straight)), row = straight;
+    else if (cache.block) join_blocks(cache, row, width, plan_.stored_element, straight), row = straight;
+    if (!widens) continue;
+    const auto* codes = as<std::int8_t>(row);
+    auto* out = reinterpret_cast<float*>(to);
+    for (int d = 0; d < width; ++d)
+      out[d] = keyed ? (float(codes[d]) + keyed->offset[j]) * keyed->scale[j]
+                     : (float(codes[d]) + channels.offset[d]) * channels.scale[d];
+  }
+  std::fill(rows + now_->count, rows + kChunk, rows[now_->count - 1]);
+}
+
+/// What the tile sees of a chunk, and where that lies.
+void Worker::locate(Visit<Queries> visit, Chunk& chunk) const {
+  const Tile& tile = visit.queries->tile;
+  chunk.apply_masks(p_, tile, visit.chunk);
+  chunk.number = visit.chunk, chunk.owner = visit.queries;
+  const auto rows = [&](const Cache& cache, int element, const std::byte** row) {
+    find_rows(p_, cache, element, tile, chunk, row);
+    std::fill(row + chunk.count, row + kChunk, row[chunk.count - 1]);
+  };
+  if (chunk.count == 0) return;
+  rows(p_.key, plan_.stored_element, chunk.key), rows(p_.values, plan_.stored_element, chunk.value);
+  if (p_.rope) rows(p_.key_rope, plan_.rope_element, chunk.rope);
+}
+
+/// What belongs to the keys of this chunk, and their rows where they cannot be used where they lie.
+void Worker::fetch_keys() {
+  const auto per_key = [&](const Parameter& scale, const Parameter& offset, const ScaleOffset& to) {
+    if (scale.per_key) elements_of(p_, scale, tile_, *now_, to.scale), elements_of(p_, offset, tile_, *now_, to.offset);
+  };
+  per_key(p_.key_scale, p_.key_offset, s_.key), per_key(p_.value_scale, p_.value_offset, s_.value);
+  const bool changed = plan_.type != p_.kv_type;
+  const auto keyed = [](const Parameter& scale, const ScaleOffset& n) { return scale.per_key ? &n : nullptr; };
+  if (changed || p_.key.block) gather(p_.key, p_.width, keyed(p_.key_scale, s_.key), q_->key, s_.keys, now_->key);
+  if (changed || p_.values.block)
+    gather(p_.values, p_.value, keyed(p_.value_scale, s_.value), q_->value, s_.values, now_->value);
+  std::byte* to = s_.rope;
+  for (int j = 0; p_.key_rope.block && j < now_->count; ++j, to += p_.rope * plan_.rope_element) {
+    join_blocks(p_.key_rope, now_->rope[j], p_.rope, plan_.rope_element, to);
+    now_->rope[j] = to;
+  }
+  if (now_->whole) return;
+  for (int j = 0; j < now_->count; ++j)
+    if (!now_->used[j]) now_->value[j] = s_.zeros;
+  if (plan_.products != Products::int8) find_hidden_infinities();
+}
+
+/// A probability of 0 does not keep a NaN or an infinity away: which keys hold one that some row must not see?
+void Worker::find_hidden_infinities() {
+  any_infinite_ = false;
+  for (int j = 0; j < now_->count; ++j) {
+    infinite_[j] = false;
+    if (!now_->used[j] || now_->shared[j]) continue;
+    const std::byte* x = now_->value[j];
+    infinite_[j] = plan_.type == DType::bf16  ? any_infinite(as<bf16>(x), p_.value)
+                   : plan_.type == DType::f16 ? any_infinite(as<f16>(x), p_.value)
+                                              : any_infinite(as<float>(x), p_.value);
+    any_infinite_ = any_infinite_ || infinite_[j];
+  }
+}
+
+void Worker::transpose(DType type, const std::byte* const* rows, int count, int dims) const {
+  auto* wide = reinterpret_cast<float*>(s_.panel);
+  if (type == DType::bf16)
+    k_.transpose(Typed<bf16>(rows, count, 0).row, count, dims, reinterpret_cast<bf16*>(s_.panel));
+  else if (type == DType::f16) k_.transpose(Typed<f16>(rows, count, 0).row, count, dims, wide);
+  else k_.transpose(Typed<float>(rows, count, 0).row, count, dims, wide);
+}
+
+void Worker::interleave(const std::byte* const* rows, std::ptrdiff_t column, int columns) const {
+  const int n = now_->count;
+  auto* wide = reinterpret_cast<float*>(s_.panel);
+  if (plan_.type == DType::bf16)
+    k_.interleave(Typed<bf16>(rows, n, column).row, n, columns, reinterpret_cast<bf16*>(s_.panel));
+  else if (plan_.type == DType::f16) k_.interleave(Typed<f16>(rows, n, column).row, n, columns, wide);
+  else if (plan_.type == DType::f32) k_.interleave(Typed<float>(rows, n, column).row, n, columns, wide);
+  else
+    k_.interleave(Typed<std::int8_t>(rows, n, column).row, n, columns, reinterpret_cast<std::int8_t*>(s_.panel),
+                  s_.column_sums);
+}
+
+/// The kernels prefetch what lies a few rows ahead in a panel; these are rows from `first` on that come next.
+void Worker::prefetch(const std::byte* const* rows, int first, int columns) const {
+  for (int j = first; j < std::min(first + kAhead, now_->count); ++j)
+    for (int c = 0; c < columns * plan_.element; c += kCacheLine) __builtin_prefetch(rows[j] + c);
+}
+
+}  // namespace dsakit::attention::dense

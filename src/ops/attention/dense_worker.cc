@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/attention/dense_worker.hpp"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "core/float16.hpp"
+
+// A tile meets its chunks, one after the other, and becomes output.
+namespace dsakit::attention::dense {
+namespace {
+
+/// x = f(x, offset, scale) for each of n columns.
+template <class F>
+void with_columns(const Parameter& offset, const Parameter& scale, std::int64_t b, std::int64_t head, int n, float* x,
+                  F f) {
+  constexpr int kSome = 128;
+  float offsets[kSome], scales[kSome];
+  for (int first = 0; first < n; first += kSome) {
+    const int some = std::min(kSome, n - first);
+    columns_of(offset, b, head, first, some, 0, offsets);
+    columns_of(scale, b, head, first, some, 1, scales);
+    for (int c = 0; c < some; ++c) x[first + c] = f(x[first + c], offsets[c], scales[c]);
+  }
+}
+
+}  // namespace
+
+bool Worker::is_gemv(int rows) const { return rows <= k_.gemv_rows; }
+
+bool Worker::gemv_scores() const {
+  return plan_.products == Products::int8 ? is_gemv(tile_.rows() * plan_.query_digits)
+                                          : is_gemv(tile_.rows()) && p_.width <= kSumBlock;
+}
+
+bool Worker::gemv_values() const {
+  return plan_.products == Products::int8 ? is_gemv(tile_.rows() * plan_.probability_digits)
+                                          : is_gemv(tile_.rows()) && now_->whole;
+}
+
+void Worker::attend(Visit<Queries> visit, Visit<Queries> next, const Partial& all) {
+  q_ = visit.queries, tile_ = q_->tile;
+  std::swap(now_, next_);
+  if (now_->number != visit.chunk || now_->owner != q_) locate(visit, *now_);
+  if (now_->count == 0) return;
+  fetch_keys();
+  next_->number = -1, next_->count = 0;
+  if (gemv_scores()) {  // these kernels prefetch what comes next
+    if (next.queries) locate(next, *next_);
+    const int step = p_.rope ? kPanel : kChunk;
+    for (int j = 0; j < now_->count; j += step) score(j, std::min(step, now_->count - j));
+  } else {
+    for (int j = 0; j < now_->count; j += kPanel) {
+      prefetch(now_->key, j + kPanel, p_.width);
+      if (j + kPanel >= now_->count) prefetch(now_->value, 0, p_.value);
+      score(j, std::min(kPanel, now_->count - j));
+    }
+  }
+  softmax(all);
+  for (int c = 0; c < p_.value; c += kPanel) {
+    const int columns = std::min(kPanel, p_.value - c);
+    multiply_values(c, columns);
+    for (int r = 0; r < tile_.rows(); ++r)
+      if (const auto [mine, theirs] = rescale_[r]; theirs != 0 || mine != 1)
+        k_.blend(s_.part + r * kPanel, 1, theirs, columns, mine, all.values + r * plan_.value_pitch + c);
+  }
+}
+
+void Worker::merge(const Partial& all, const Partial& later, int r) const {
+  const auto [mine, theirs] = all.merge(r, later.max[r], later.sum[r], later.shift[r]);
+  if (theirs == 0 && mine == 1) return;
+  const std::ptrdiff_t row = r * plan_.value_pitch;
+  k_.blend(later.values + row, 1, theirs, p_.value, mine, all.values + row);
+}
+
+void Worker::finish(const Tile& tile, const Partial& all, int r) const {
+  const Sequence& s = p_.sequence[tile.b];
+  const std::int64_t query = tile.first + r / tile.heads, head = tile.query_head(p_, r % tile.heads);
+  float* o = all.values + r * plan_.value_pitch;
+  const float sum = all.sum[r];
+  if (p_.lse.data)
+    *address<float>(p_.lse, s, tile.b, query, head) = sum != 0      ? all.max[r] + std::log(sum)
+                                                      : s.keys == 0 ? p_.lse_of_no_keys
+                                                                    : std::numeric_limits<float>::infinity();
+  if (sum == 0) {
+    std::fill_n(o, p_.value, 0.0f);
+  } else if (plan_.keyed_values) {
+    for (int c = 0; c < p_.value; ++c) o[c] = (o[c] + all.shift[r]) / sum;
+  } else {
+    for (int c = 0; c < p_.value; ++c) o[c] /= sum;
+    if (plan_.products == Products::int8)
+      with_columns(p_.value_offset, p_.value_scale, tile.b, tile.g, p_.value, o,
+                   [](float x, float offset, float scale) { return (x + offset) * scale; });
+  }
+  switch (p_.out_type) {
+    case DType::bf16:
+      return k_.round(o, p_.value, address<bf16>(p_.out, s, tile.b, query, head));
+    case DType::f16:
+      return std::transform(o, o + p_.value, address<f16>(p_.out, s, tile.b, query, head), to_f16), void();
+    case DType::i8:
+      with_columns(p_.out_offset, p_.out_scale, 0, head, p_.value, o,
+                   [](float x, float offset, float scale) { return x * scale + offset; });
+      return k_.quantize(o, p_.value, 1, address<std::int8_t>(p_.out, s, tile.b, query, head));
+    default:
+      std::memcpy(address<float>(p_.out, s, tile.b, query, head), o, sizeof(float) * std::size_t(p_.value));
+  }
+}
+
+}  // namespace dsakit::attention::dense

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <utility>
+
+#include "ops/attention/dense_chunk.hpp"
+
+// One tile of query rows against one chunk of keys.
+namespace dsakit::attention::dense {
+
+inline constexpr int kAhead = 16;               // rows that are prefetched before they are needed
+inline constexpr int kCacheLine = 64;           // bytes
+inline constexpr int kOutliers = 4;             // keys of a row that are multiplied apart from codes
+inline constexpr std::uint8_t kCodeBias = 128;  // of codes in memory, as products want them
+
+/// How products are made.
+enum class Products {
+  bf16,  // bf16 dots; probabilities rounded to bf16, or to two where few keys decide
+  fp32,
+  int8  // exact int8 dots: the query and the probabilities are split in digits, keys and values are codes
+};
+
+inline Kept kept(DType t) { return t == DType::bf16 ? Kept::bf16 : t == DType::f16 ? Kept::f16 : Kept::f32; }
+
+/// Scales and offsets of keys or values.
+struct ScaleOffset {
+  float *scale, *offset;
+
+  ScaleOffset() = default;
+  ScaleOffset(Carver& memory, std::int64_t n) : scale(memory.take<float>(n)), offset(memory.take<float>(n)) {}
+};
+
+struct Plan;
+
+/// The rows of a tile as products want them; which arrays exist depends on the products.
+struct Queries {
+  Tile tile;
+  bf16 *rows_bf16, *rope_bf16;  // [rows][pitch]
+  float *rows_f32, *rope_f32;
+  std::uint8_t* digits;                                   // [rows][digits][pitch]
+  std::int32_t* gemv;                                     // few rows: GemvQuery
+  float *row_unit, *row_sum, *row_constant, *row_factor;  // [rows]
+  ScaleOffset key, value;                                 // of channels
+  Partial all;
+
+  Queries() = default;
+  Queries(Carver&, const Plan&);
+};
+
+/// One thread's memory.
+struct Scratch {
+  std::byte* panel;
+  std::int32_t *column_sums, *dots;  // [kPanel], [rows][digits][kPanel]
+  float *part, *part_low;            // [rows][kPanel], products on their way
+  float* scores;                     // [rows][kScorePitch], then the probabilities
+  bf16 *high, *low;                  // the same in one or two bf16
+  std::uint8_t* digits;              // the same: [rows][digits][kScorePitch]
+  ScaleOffset key, value;            // of the keys of a chunk
+  std::int8_t* code_row;
+  std::byte *keys, *values, *rope;  // [kChunk][width] of rows that are not contiguous, or int4
+  std::byte* zeros;                 // a value row
+
+  Scratch(Carver&, const Plan&);
+};
+
+class Worker {
+ public:
+  Worker(const Plan& plan, const Kernels& kernels, const Scratch& scratch);
+
+  void load(const Tile&, Queries&);
+  void attend(Visit<Queries>, Visit<Queries> next, const Partial& all);
+  void merge(const Partial& all, const Partial& later, int row) const;
+  void finish(const Tile&, const Partial& all, int row) const;
+
+ private:
+  /// So few rows are a GEMV: no panels of keys, of the values of this chunk.
+  bool is_gemv(int rows) const;
+  bool gemv_scores() const;
+  bool gemv_values() const;
+
+  // dense_query.cc
+  void load_row(int row, std::int64_t query, std::int64_t head) const;
+  void split_query(float* q, int row) const;
+  void arrange_gemv_query() const;
+
+  // dense_keys.cc
+  void locate(Visit<Queries>, Chunk&) const;
+  void fetch_keys();
+  void gather(const Cache&, int width, const ScaleOffset* keyed, const ScaleOffset& channels, std::byte* to,
+              const std::byte** rows) const;
+  void find_hidden_infinities();
+  void prefetch(const std::byte* const* rows, int first, int columns) const;
+  void transpose(DType, const std::byte* const* rows, int count, int dims) const;
+  void interleave(const std::byte* const* rows, std::ptrdiff_t column, int columns) const;
+
+  // dense_scores.cc
+  /// Left operand of a product: bf16, or (null) fp32.
+  struct Left {
+    const bf16* pairs;
+    const float* wide;
+    std::ptrdiff_t pitch;
+  };
+  void multiply_panel(const Left&, int rows, DType, int from, int depth, float* c, std::ptrdiff_t pitch,
+                      bool add) const;
+  void score(int first, int count) const;
+  void score_codes(int first, int count, int row, int rows) const;
+  void score_floats(int first, int count, int row, int rows) const;
+  void score_rope(int first, int count, int row, int rows) const;
+  void dequantize_scores(int first, int count, int row, int rows) const;
+  void join_digits(int row, int rows, int digits, int count, const float* unit, float* x, std::ptrdiff_t pitch) const;
+
+  // dense_softmax.cc
+  void softmax(const Partial& all);
+  float scale_and_mask(int row, const Visible&) const;
+  float scale_by_value(float* x, const Visible&) const;
+  void round_probabilities(int row, const Visible&, float sum);
+  float take_outliers(int row, float* x, int count, float sum, float max);
+
+  // dense_values.cc
+  void multiply_values(int column, int columns);
+  void gemv(int column, int columns) const;
+  void multiply(int row, int rows, int low, int high, int precise, int n_precise) const;
+  void multiply_visible(int column, int columns) const;
+  void multiply_alone(int row, int column, int columns) const;
+  void add_low(int precise, int n_precise) const;
+  void add_outliers(int column, int columns) const;
+
+  const Problem& p_;
+  const Plan& plan_;
+  const Kernels& k_;
+  const Scratch& s_;
+  const Queries* q_ = nullptr;  // of the tile at hand
+  Tile tile_{};
+  Chunk chunk_[2], *now_ = chunk_, *next_ = chunk_ + 1;
+  std::pair<float, float> rescale_[kTileRows];  // what was before, this chunk
+  float probability_unit_[kTileRows];           // of the digits
+  struct Outlier {
+    int key;
+    float probability;
+  } outlier_[kTileRows][kOutliers];
+  int outliers_[kTileRows];
+  int precise_[kTileRows], n_precise_ = 0;  // rows whose probabilities are two bf16, `high` and `low`
+  bool infinite_[kChunk], any_infinite_ = false;
+};
+
+/// What does not change during a call.
+struct Plan {
+  using Tile = dense::Tile;
+  using Queries = dense::Queries;
+  using Scratch = dense::Scratch;
+  using Worker = dense::Worker;
+
+  const Problem& p;
+  Products products;
+  DType type;                            // of key and value rows as the products get them
+  bool quantised;                        // they are int8 or int4 in memory
+  bool rope_bf16;                        // the rope dots are bf16 dots
+  bool keyed_keys, keyed_values;         // codes with scales of their own per key
+  int query_digits, probability_digits;  // codes
+  int heads, head_blocks, queries;       // of a tile; blocks of heads of a kv head
+  int stored_element, element;           // bytes of an element of keys and values in memory (int4: of a word), then
+  int rope_element;
+  int gemv_words;  // of a GemvQuery row
+  std::ptrdiff_t query_pitch, rope_pitch;
+
+  // For the schedule; the tiles of sequence b begin at first_tile[b].
+  const std::int64_t* first_tile = nullptr;
+  std::int64_t tiles = 0;
+  int rows, columns, group;
+  std::ptrdiff_t value_pitch;
+
+  /// `longest`: queries of a sequence.
+  Plan(const Problem&, std::int64_t longest, bool same_products);
+
+  /// Tiles of sequence b per block of heads.
+  std::int64_t steps(std::int64_t b) const { return (p.sequence[b].queries + queries - 1) / queries; }
+  Tile tile(std::int64_t i) const;
+  ChunkRange chunks(const Tile& t) const { return chunks_of(p, t); }
+  bool side_by_side(const Tile& a, const Tile& b) const {
+    return p.key.head < p.key.row && a.b == b.b && a.first == b.first;
+  }
+};
+
+inline Worker::Worker(const Plan& plan, const Kernels& kernels, const Scratch& scratch)
+    : p_(plan.p), plan_(plan), k_(kernels), s_(scratch) {}
+
+/// Pointers of the type a kernel wants, moved by `columns`.
+template <class T>
+struct Typed {
+  const T* row[kChunk];
+  Typed(const std::byte* const* rows, int count, std::ptrdiff_t columns) {
+    for (int j = 0; j < count; ++j) row[j] = reinterpret_cast<const T*>(rows[j]) + columns;
+  }
+};
+
+template <class T>
+T* address(const Grid& g, const Sequence& s, std::int64_t b, std::int64_t query, std::int64_t head) {
+  return static_cast<T*>(g.data) + g.sequence * b + g.token * (s.first_query + query) + g.head * head;
+}
+
+}  // namespace dsakit::attention::dense

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/attention/sparse.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "ops/attention/schedule.hpp"
+
+namespace dsakit::attention::sparse {
+namespace {
+
+constexpr int kTileHeads = 128;  // heads of a tile: a key panel serves them all
+
+/// Probabilities are rounded to bf16 (8 bits) once. That is as good as the documented form and averages out over many
+/// tokens; a head whose chunk is decided by fewer than this many (sum^2 / sum of squares) gets 16 bits.
+constexpr float kMany = 32;
+
+/// Heads of one query token: `first` is the row of the first one.
+struct Tile {
+  std::int64_t token, first;
+  int heads;
+
+  int rows() const { return heads; }
+};
+
+class Worker;
+struct Queries;
+struct Scratch;
+
+/// What does not change during a call.
+struct Plan {
+  using Tile = sparse::Tile;
+  using Queries = sparse::Queries;
+  using Scratch = sparse::Scratch;
+  using Worker = sparse::Worker;
+
+  const Problem& p;
+  const Token* token;  // null while memory is measured
+  std::int64_t tiles;
+  int rows, columns, group = 1;  // heads of a tile, latent columns
+  int blocks;                    // tiles of a token
+  std::ptrdiff_t query_pitch, value_pitch;
+  int scale_columns, scale_tiles;  // latent columns with one scale; without scales all of them
+  int rope_at, width;              // of a query row: latent, padded to a group of panel rows, then rope
+  bool quantised, half;            // half: fp16 operands
+  bool wide;                       // fp32 products
+
+  Plan(const Problem& p, const Token* token, bool same_products)
+      : p(p), token(token), quantised(p.keys.tile > 0), half(p.type == DType::f16), wide(half || same_products) {
+    rows = int(std::min<std::int64_t>(p.heads, kTileHeads)), columns = p.latent;
+    blocks = int((p.heads + rows - 1) / rows);
+    tiles = p.tokens * blocks;
+    scale_columns = quantised ? p.keys.tile : p.latent;
+    scale_tiles = p.latent / scale_columns;
+    rope_at = int(half ? Panel<float>::depth(p.latent) : Panel<bf16>::depth(p.latent));
+    width = rope_at + p.rope;
+    query_pitch = (width + 31) / 32 * 32, value_pitch = (p.latent + 15) / 16 * 16;
+  }
+
+  Tile tile(std::int64_t i) const {
+    const std::int64_t t = i / blocks, head = i % blocks * rows;
+    return {t, t * p.heads + head, int(std::min<std::int64_t>(rows, p.heads - head))};
+  }
+  ChunkRange chunks(const Tile& t) const { return {0, (token[t.token].count + kChunk - 1) / kChunk - 1}; }
+  bool side_by_side(const Tile&, const Tile&) const { return false; }
+};
+
+/// The query rows of a tile, latent and rope part side by side.
+struct Queries {
+  Tile tile;
+  bf16* rows;   // [heads][query_pitch]
+  float* wide;  // the same for fp32 products
+  Partial all;
+
+  Queries() = default;
+  Queries(Carver& memory, const Plan& plan)
+      : rows(memory.take<bf16>(plan.wide ? 0 : plan.rows * plan.query_pitch)),
+        wide(memory.take<float>(plan.wide ? plan.rows * plan.query_pitch : 0)),
+        all(memory, plan.rows, plan.value_pitch) {}
+};
+
+/// One thread's memory.
+struct Scratch {
+  std::byte* panel;        // a key panel, then value panels
+  std::uint16_t* rope;     // [kPanel][rope width], where packed rows have it at odd addresses
+  float *part, *part_low;  // [heads][kPanel], products on their way
+  float* scores;           // [heads][kScorePitch], then the probabilities
+  float* scales;           // [tiles][kChunk], then relative to the tile's unit
+  bf16 *high, *low;        // [heads][kScorePitch], probability times scale as one or two bf16
+  float* wide;             // the same for fp32 products
+
+  Scratch(Carver& memory, const Plan& plan) {
+    const std::int64_t chunk = plan.rows * kScorePitch, depth = std::max(plan.width, kChunk);
+    panel =
+        memory.take<std::byte>(plan.half ? Panels<float>::bytes(depth, kPanel) : Panels<bf16>::bytes(depth, kPanel));
+    rope = memory.take<std::uint16_t>(plan.p.keys.packed() ? std::int64_t(kPanel) * plan.p.rope : 0);
+    part = memory.take<float>(plan.rows * kPanel);
+    part_low = memory.take<float>(plan.wide ? 0 : plan.rows * kPanel);
+    scores = memory.take<float>(chunk);
+    scales = memory.take<float>(plan.quantised ? std::int64_t(plan.scale_tiles) * kChunk : 0);
+    high = memory.take<bf16>(plan.wide ? 0 : chunk);
+    low = memory.take<bf16>(plan.wide ? 0 : chunk);
+    wide = memory.take<float>(plan.wide && plan.quantised ? chunk : 0);
+  }
+};
+
+class Worker {
+ public:
+  Worker(const Plan& plan, const Kernels& kernels, const Scratch& scratch)
+      : p_(plan.p), plan_(plan), k_(kernels), s_(scratch) {}
+
+  void load(const Tile& tile, Queries& queries) const {
+    queries.tile = tile;
+    if (plan_.token[tile.token].count == 0) return;
+    for (int h = 0; h < tile.heads; ++h) {
+      const std::ptrdiff_t row = h * plan_.query_pitch;
+      load(p_.query, tile.first + h, p_.latent, queries, row);
+      for (int c = p_.latent; c < plan_.rope_at; ++c)
+        plan_.wide ? void(queries.wide[row + c] = 0) : void(queries.rows[row + c] = {0});
+      load(p_.query_rope, tile.first + h, p_.rope, queries, row + plan_.rope_at);
+    }
+  }
+
+  /// A chunk without attended positions is not there.
+  void attend(Visit<Queries> visit, Visit<Queries>, const Partial& all) {
+    q_ = visit.queries, heads_ = q_->tile.heads;
+    count_ = gather(plan_.token[q_->tile.token], visit.chunk);
+    if (count_ == 0) return;
+    for (int j = 0; j < count_; j += kPanel) plan_.half ? score<f16>(j) : score<bf16>(j);
+    std::pair<float, float> rescale[kTileHeads];
+    softmax(all, rescale);
+    for (int t = 0; t < plan_.scale_tiles; ++t) {
+      const float unit = plan_.quantised ? make_relative(s_.scales + std::ptrdiff_t(t) * kChunk) : 1;
+      round_probabilities(t);
+      for (int c = 0; c < plan_.scale_columns; c += kPanel) {
+        const int first = t * plan_.scale_columns + c, columns = std::min(kPanel, plan_.scale_columns - c);
+        if (plan_.quantised) multiply_values<std::int8_t>(first, columns);
+        else if (plan_.half) multiply_values<f16>(first, columns);
+        else multiply_values<bf16>(first, columns);
+        for (int h = 0; h < heads_; ++h)
+          k_.blend(s_.part + h * kPanel, unit, rescale[h].second, columns, rescale[h].first,
+                   all.values + h * plan_.value_pitch + first);
+      }
+    }
+  }
+
+  void merge(const Partial& all, const Partial& later, int h) const {
+    const auto [mine, theirs] = all.merge(h, later.max[h], later.sum[h], later.shift[h]);
+    const std::ptrdiff_t row = h * plan_.value_pitch;
+    k_.blend(later.values + row, 1, theirs, p_.latent, mine, all.values + row);
+  }
+
+  void finish(const Tile& tile, const Partial& all, int h) const {
+    const std::int64_t row = tile.first + h;
+    const float logit = p_.sinks ? p_.sinks[row - tile.token * p_.heads] : -INFINITY;
+    const bool has_sink = logit != -INFINITY;
+    float *values = all.values + h * plan_.value_pitch, max = all.max[h], sum = all.sum[h];
+    if (sum == 0) {  // no attended positions
+      const bool sink = has_sink && plan_.token[tile.token].sequence >= 0;
+      std::memset(p_.out.row<bf16>(row), 0, sizeof(bf16) * std::size_t(p_.latent));  // of either type
+      return write_softmax(row, sink ? logit : 0, sink ? 1 : 0);
+    }
+    if (has_sink) {
+      const float larger = std::max(max, logit), keep = std::exp(max - larger);
+      sum = sum * keep + (logit == larger ? 1 : std::exp(logit - larger)), max = larger;
+      for (int c = 0; c < p_.latent; ++c) values[c] *= keep;
+    }
+    for (int c = 0; c < p_.latent; ++c) values[c] /= sum;
+    if (plan_.half) k_.round(values, p_.latent, p_.out.row<f16>(row));
+    else k_.round(values, p_.latent, p_.out.row<bf16>(row));
+    write_softmax(row, max, sum);
+  }
+
+ private:
+  /// What panels of a kind of rows are made of.
+  template <class T>
+  using Operand = std::conditional_t<std::is_same_v<T, f16>, float, bf16>;
+
+  void write_softmax(std::int64_t row, float max, float sum) const {
+    if (p_.max.tensor) *p_.max.row<float>(row) = max;
+    if (p_.sum.tensor) *p_.sum.row<float>(row) = sum;
+  }
+
+  void load(const Rows& rows, std::int64_t row, int width, Queries& queries, std::ptrdiff_t to) const {
+    if (width == 0) return;
+    if (plan_.half) return k_.widen(rows.row<const f16>(row), width, queries.wide + to);
+    if (plan_.wide) return k_.widen(rows.row<const bf16>(row), width, queries.wide + to);
+    std::memcpy(queries.rows + to, rows.row<const bf16>(row), sizeof(bf16) * std::size_t(width));
+  }
+
+  /// Where the attended rows of a chunk are, and their scales. Returns how many.
+  int gather(const Token& token, std::int64_t chunk) {
+    int count = 0;
+    each_attended(token, chunk * kChunk, std::min(token.count, (chunk + 1) * kChunk), [&](auto, std::int64_t position) {
+      const std::int64_t row = p_.key_row(token, position);
+      latent_[count] = p_.keys.latent_at(row);
+      if (p_.rope) rope_[count] = p_.keys.rope_at(row);
+      if (plan_.quantised) scale_[count] = p_.keys.scales_at(row), __builtin_prefetch(scale_[count]);
+      ++count;
+    });
+    if (plan_.quantised)
+      for (int j = 0; j < count; ++j)
+        for (int t = 0; t < plan_.scale_tiles; ++t)
+          std::memcpy(&s_.scales[t * kChunk + j], scale_[j] + t * std::ptrdiff_t(sizeof(float)), sizeof(float));
+    return count;
+  }
+
+  template <class T>
+  void product(int column, int depth, const T* panel, float* c, std::ptrdiff_t pitch) const {
+    if constexpr (std::is_same_v<T, bf16>)
+      if (!plan_.wide) return k_.product(q_->rows + column, plan_.query_pitch, heads_, panel, depth, c, pitch, false);
+    k_.product(q_->wide + column, plan_.query_pitch, heads_, panel, depth, c, pitch, false);
+  }
+
+  template <class T>
+  static void columns_of(const std::byte* const* from, int count, int column, const T** rows) {
+    for (int j = 0; j < count; ++j) rows[j] = reinterpret_cast<const T*>(from[j]) + column;
+  }
+
+  /// The rope parts of up to 64 rows from `first` on as a panel.
+  template <class T>
+  void rope_panel(int first, int count, Operand<T>* panel) const {
+    if (p_.rope == 0) return;
+    const T* rows[kPanel];
+    if (!p_.keys.packed()) columns_of(rope_ + first, count, 0, rows);
+    for (int j = 0; p_.keys.packed() && j < count; ++j) {
+      T* copy = reinterpret_cast<T*>(s_.rope + std::ptrdiff_t(j) * p_.rope);
+      std::memcpy(copy, rope_[first + j], sizeof(T) * std::size_t(p_.rope));
+      rows[j] = copy;
+    }
+    k_.transpose(rows, count, p_.rope, panel);
+  }
+
+  /// Scores of up to a panel of rows from `first` on, for all heads.
+  template <class T>
+  void score(int first) const {
+    if (plan_.quantised) return score_tiles<T>(first);
+    const int count = std::min(kPanel, count_ - first);
+    auto* panel = reinterpret_cast<Operand<T>*>(s_.panel);
+    const T* rows[kPanel];
+    columns_of(latent_ + first, count, 0, rows);
+    k_.transpose(rows, count, p_.latent, panel);
+    rope_panel<T>(first, count, panel + Panel<Operand<T>>::row(plan_.rope_at));
+    product(0, plan_.width, panel, s_.scores + first, kScorePitch);
+  }
+
+  /// The same with int8 latents: their scales go on the dot products of the tiles.
+  template <class T>
+  void score_tiles(int first) const {
+    const int count = std::min(kPanel, count_ - first);
+    float* scores = s_.scores + first;
+    if (p_.rope) {
+      auto* panel = reinterpret_cast<Operand<T>*>(s_.panel);
+      rope_panel<T>(first, count, panel);
+      product(plan_.rope_at, p_.rope, panel, scores, kScorePitch);
+    } else {
+      for (int h = 0; h < heads_; ++h) std::fill_n(scores + h * kScorePitch, count, 0.0f);
+    }
+    auto* panel = reinterpret_cast<bf16*>(s_.panel);
+    const std::int8_t* codes[kPanel];
+    for (int t = 0; t < plan_.scale_tiles; ++t) {
+      columns_of(latent_ + first, count, t * plan_.scale_columns, codes);
+      k_.transpose(codes, count, plan_.scale_columns, panel);
+      product(t * plan_.scale_columns, plan_.scale_columns, panel, s_.part, kPanel);
+      const float* scales = s_.scales + std::ptrdiff_t(t) * kChunk + first;
+      for (int h = 0; h < heads_; ++h) k_.multiply_add(s_.part + h * kPanel, scales, count, scores + h * kScorePitch);
+    }
+  }
+
+  /// Scores to probabilities, merged into `all` but for the values; which heads need 16 bits.
+  void softmax(const Partial& all, std::pair<float, float>* rescale) {
+    precise_heads_ = 0;
+    for (int h = 0; h < heads_; ++h) {
+      float *x = s_.scores + h * kScorePitch, max;
+      const float sum = k_.softmax(x, count_, p_.scale, &max);
+      // Without any preference all heads are alike, and so are their errors: the scales get 16 bits.
+      const bool alike = plan_.quantised && sum == float(count_);
+      if (!plan_.wide && (alike || sum * sum < kMany * k_.sum_squares(x, count_, 1))) precise_[precise_heads_++] = h;
+      rescale[h] = all.merge(h, max, sum, 0);
+    }
+  }
+
+  /// Scales relative to the largest, which is returned: a token that is alone keeps its value exactly.
+  float make_relative(float* scales) const {
+    const float unit = k_.max_abs(scales, count_);
+    if (unit == 0 || std::isinf(unit)) return 1;
+    for (int j = 0; j < count_; ++j) scales[j] /= unit;
+    return unit;
+  }
+
+  /// What multiplies the values of tile t: the probabilities, times their token's scale.
+  void round_probabilities(int t) const {
+    const float* scales = plan_.quantised ? s_.scales + std::ptrdiff_t(t) * kChunk : nullptr;
+    for (int h = 0, i = 0; h < heads_; ++h) {
+      const float* x = s_.scores + h * kScorePitch;
+      bf16* high = s_.high + h * kScorePitch;
+      if (!plan_.wide) {
+        if (i < precise_heads_ && precise_[i] == h)
+          k_.multiply_split(x, scales, count_, high, s_.low + i++ * kScorePitch);
+        else k_.multiply_round(x, scales, count_, high);
+      } else if (plan_.quantised) {
+        for (int j = 0; j < count_; ++j) s_.wide[h * kScorePitch + j] = x[j] * scales[j];
+      }
+    }
+  }
+
+  /// part = probabilities x values, for some latent columns and all heads.
+  template <class T>
+  void multiply_values(int first, int columns) const {
+    auto* panel = reinterpret_cast<Operand<T>*>(s_.panel);
+    const T* rows[kChunk];
+    columns_of(latent_, count_, first, rows);
+    k_.interleave(rows, count_, columns, panel);
+    const float* probabilities = plan_.quantised ? s_.wide : s_.scores;
+    if (plan_.wide) {
+      k_.product(probabilities, kScorePitch, heads_, panel, count_, s_.part, kPanel, false);
+    } else if constexpr (!std::is_same_v<T, f16>) {
+      k_.product(s_.high, kScorePitch, heads_, panel, count_, s_.part, kPanel, false);
+      if (precise_heads_ > 0)
+        k_.product(s_.low, kScorePitch, precise_heads_, panel, count_, s_.part_low, kPanel, false);
+      for (int i = 0; i < precise_heads_; ++i)
+        for (int c = 0; c < columns; ++c) s_.part[precise_[i] * kPanel + c] += s_.part_low[i * kPanel + c];
+    }
+  }
+
+  const Problem& p_;
+  const Plan& plan_;
+  const Kernels& k_;
+  const Scratch& s_;
+  const Queries* q_ = nullptr;
+  int heads_ = 0, count_ = 0;
+  int precise_[kTileHeads], precise_heads_ = 0;  // heads whose probabilities are two bf16, `high` and `low`
+  const std::byte *latent_[kChunk], *rope_[kChunk], *scale_[kChunk];
+};
+
+}  // namespace
+
+std::size_t workspace(const Problem& p, int threads, bool same_products) {
+  return Schedule(Plan(p, nullptr, same_products), threads).bytes();
+}
+
+void run(const Problem& p, const Token* token, Call& call, std::byte* memory) noexcept {
+  double positions = 0;
+  for (std::int64_t t = 0; t < p.tokens; ++t) positions += double(token[t].count);
+  const Plan plan(p, token, call.same_products());
+  Schedule(plan, call.threads()).run(call, memory, positions * double(p.heads) * 2 * (2 * p.latent + p.rope));
+}
+
+}  // namespace dsakit::attention::sparse
