@@ -21,38 +21,45 @@ auto text(const char* words) {
 
 void Door::chip_sizes() const {
   if (!c.strict()) return;
-  const Axes in = s.layout->in, out = s.layout->out;
+  if (!s.rope)
+    limit(s.heads / s.kv_heads <= 64, "num_query_heads", is(s.heads), "at most 64 for each key head");  // S-8
+  if (s.rope) chip_rope();
+  else chip_widths();
+  chip_counts();
+  chip_elements();
+}
+
+/// S-16..S-18
+void Door::chip_rope() const {
+  const Axes in = s.layout->in;
   const bool bsh_or_bsnd = in == Axes::BSH || in == Axes::BSND;
-
-  // S-8, S-16..S-18
-  if (!s.rope) limit(s.heads / s.kv_heads <= 64, "num_query_heads", is(s.heads), "at most 64 for each key head");
-  if (s.rope) {
-    limit(
-        s.rope_width == 64, "query_rope", [&] { return "has width " + to_string(s.rope_width); }, "64");
-    limit(s.width == 128 || s.width == 512, "query", width_is(*this), "128 or 512 beside a rope part");
-    limit(s.out_width == s.width, "value", width_is(*this), "the width of query beside a rope part");
-    const auto layout_is = [&] { return "is '" + std::string(s.layout->name) + "'"; };
-    if (absorbed()) {
-      limit(s.kv_heads == 1, "num_key_value_heads", is(s.kv_heads), "1 in absorbed form");
-      limit(s.heads == 32 || s.heads == 64 || s.heads == 128, "num_query_heads", is(s.heads),
-            "32, 64 or 128 in absorbed form");
-      limit(s.paged, "block_table", text("is missing"), "a table in absorbed form");
-      limit(s.page_rows == 128 || (s.page_rows == 16 && !nz()), "block_size", is(s.page_rows),
-            "128, or 16 with pages of rank 3 and 4");
-      limit(bsh_or_bsnd || in == Axes::BNSD || in == Axes::TND, "input_layout", layout_is,
-            "BSH, BSND, BNSD, TND or one of them with _NBSD or _NTD in absorbed form");
-      limit(s.layout->name != "BNSD_BSND", "input_layout", layout_is, "BNSD or BNSD_NBSD in absorbed form");
-      limit(!nz() || in != Axes::BNSD, "input_layout", layout_is, "BSH, BSND or TND with pages of rank 5");
-      limit(!a.return_softmax_lse, "return_softmax_lse", text("is true"), "false in absorbed form");
-    } else {
-      limit(!s.paged, "block_table", text("is given"), "absent in split form");
-      limit(s.layout->name == "TND" || s.layout->name == "NTD_TND", "input_layout", layout_is,
-            "TND or NTD_TND in split form");
-    }
+  limit(
+      s.rope_width == 64, "query_rope", [&] { return "has width " + to_string(s.rope_width); }, "64");
+  limit(s.width == 128 || s.width == 512, "query", width_is(*this), "128 or 512 beside a rope part");
+  limit(s.out_width == s.width, "value", width_is(*this), "the width of query beside a rope part");
+  const auto layout_is = [&] { return "is '" + std::string(s.layout->name) + "'"; };
+  if (absorbed()) {
+    limit(s.kv_heads == 1, "num_key_value_heads", is(s.kv_heads), "1 in absorbed form");
+    limit(s.heads == 32 || s.heads == 64 || s.heads == 128, "num_query_heads", is(s.heads),
+          "32, 64 or 128 in absorbed form");
+    limit(s.paged, "block_table", text("is missing"), "a table in absorbed form");
+    limit(s.page_rows == 128 || (s.page_rows == 16 && !nz()), "block_size", is(s.page_rows),
+          "128, or 16 with pages of rank 3 and 4");
+    limit(bsh_or_bsnd || in == Axes::BNSD || in == Axes::TND, "input_layout", layout_is,
+          "BSH, BSND, BNSD, TND or one of them with _NBSD or _NTD in absorbed form");
+    limit(s.layout->name != "BNSD_BSND", "input_layout", layout_is, "BNSD or BNSD_NBSD in absorbed form");
+    limit(!nz() || in != Axes::BNSD, "input_layout", layout_is, "BSH, BSND or TND with pages of rank 5");
+    limit(!a.return_softmax_lse, "return_softmax_lse", text("is true"), "false in absorbed form");
+  } else {
+    limit(!s.paged, "block_table", text("is given"), "absent in split form");
+    limit(s.layout->name == "TND" || s.layout->name == "NTD_TND", "input_layout", layout_is,
+          "TND or NTD_TND in split form");
   }
+}
 
-  // S-19
-  if (!s.rope && s.folded) {
+/// S-19
+void Door::chip_widths() const {
+  if (s.folded) {
     const std::int64_t d = s.width, dv = s.out_width;
     limit((d == 128 && dv == 128) || (d == 192 && (dv == 128 || (dv == 192 && s.kv_heads == s.heads))), "query",
           width_is(*this), "128 and 128, 192 and 128, or 192 and 192 with a key head per query head");
@@ -64,11 +71,13 @@ void Door::chip_sizes() const {
           "TND, or NTD_TND with values of width 128, with heads of width 192");
     }
   }
-  if (!s.rope && !s.folded)
+  if (!s.folded)
     limit(s.width == s.out_width || s.width == 0, "value", width_is(*this),
           "the width of query unless the layout is token-folded");
+}
 
-  // S-20
+/// S-20
+void Door::chip_counts() const {
   limit(s.width <= 512, "query", width_is(*this), "at most 512");
   limit(s.heads <= 256, "num_query_heads", is(s.heads), "at most 256");
   limit(s.kv_heads <= 256, "num_key_value_heads", is(s.kv_heads), "at most 256");
@@ -91,24 +100,24 @@ void Door::chip_sizes() const {
         limit(
             t->elements() <= 4096, name, [t = t] { return "has " + to_string(t->elements()) + " entries"; },
             "at most 4096");
+}
 
-  // S-21
+/// S-21..S-23, S-66, S-68
+void Door::chip_elements() const {
   const int unit = s.int4 ? 64 : a.key.dtype == DType::i8 ? 32 : 16;
   const char* wanted = s.int4 ? "a multiple of 64" : a.key.dtype == DType::i8 ? "a multiple of 32" : "a multiple of 16";
   limit(s.width % unit == 0, Status::invalid_shape, "query", width_is(*this), wanted);
   limit(s.out_width % unit == 0, Status::invalid_shape, "value", width_is(*this), wanted);
 
-  // S-22, S-68
   limit(s.layout->name != "BNSD_BSND" || s.s1 != 1, "input_layout", text("is 'BNSD_BSND' with one row of queries"),
         "BNSD or BSND");
-  if (out == Axes::NBSD)
+  if (to_nbsd())
     limit(
         s.s1 <= 16 && (s.s1 != 1 || s.rope), "input_layout",
         [&] { return "transposes to NBSD, query has rows: " + to_string(s.s1); }, "2..16, or 1 beside a rope part");
-  limit(!a.return_softmax_lse || (out != Axes::NBSD && s.layout->name != "TND_NTD"), "return_softmax_lse",
-        text("is true"), "false with *_NBSD and TND_NTD");
+  limit(!a.return_softmax_lse || (!to_nbsd() && s.layout->name != "TND_NTD"), "return_softmax_lse", text("is true"),
+        "false with *_NBSD and TND_NTD");
 
-  // S-23, S-66
   limit(!s.folded || a.query.dtype != DType::f16 || s.width == 512, Status::invalid_dtype, "query",
         text("has dtype float16"), "bfloat16 in token-folded layouts");
   limit(a.query.dtype != DType::f32, Status::invalid_dtype, "query", text("has dtype float32"),

@@ -31,6 +31,18 @@ struct Door {
   void rest() const;                // check.cc: remaining attributes, memory
   void results(const Outs&) const;  // check.cc
 
+  // ---- check_shapes.cc
+  void layout_and_ranks();
+  void heads();
+  void keys_and_values() const;
+  void widths();
+  void dtypes();
+  void rope();
+  // ---- check_limits.cc
+  void chip_rope() const;
+  void chip_widths() const;
+  void chip_counts() const;
+  void chip_elements() const;
   // ---- check_scales.cc
   void dequantisation() const;
   void dequantisation_on_chip() const;
