@@ -99,6 +99,7 @@ int main(int argc, char** argv) {
   demo_command->add_flag("--quick", demo_options.quick, "Everything smaller, under half a minute");
   demo_command->add_option("--text", demo_options.text, "Another text to score");
 
+#ifdef DSAKIT_BENCH
   BenchOptions bench_options;
   auto* bench_command = app.add_subcommand("bench", "Time the operators against this machine's limits");
   bench_command->add_option("OPERATOR", bench_options.operators, "Only these (default: all), or kernels [PART..]: each kernel\nof each rung, of those whose name and rung have the PARTs");
@@ -106,6 +107,7 @@ int main(int argc, char** argv) {
       ->check(integer(1, 1024), "", "");
   bench_command->add_flag("--quick", bench_options.quick, "Small sizes only");
   bench_command->add_flag("--json", bench_options.json, "Machine-readable");
+#endif
 
   std::string inspected;
   auto* inspect_command = app.add_subcommand("inspect", "Check a safetensors file or a checkpoint folder and list it");
@@ -132,7 +134,9 @@ int main(int argc, char** argv) {
   try {
     if (*run_command) return run(run_options);
     if (*demo_command) return demo(demo_options);
+#ifdef DSAKIT_BENCH
     if (*bench_command) return bench(bench_options);
+#endif
     if (*info_command) return info(info_json);
     if (*describe_command) return describe(describe_options);
     std::fputs(dsakit::io::describe(inspected).c_str(), stdout);
