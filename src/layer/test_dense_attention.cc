@@ -29,7 +29,7 @@ struct Case {
         rows(rows),
         first(first),
         heads(heads),
-        cache(config(latent, rope), false, Mode::dense_bf16, page_size) {
+        cache(RowKinds(config(latent, rope), false, Mode::dense_bf16), Mode::dense_bf16, page_size) {
     Random r(std::uint64_t(latent + rows + heads));
     query = random_bf16(r, rows * heads * latent, -spread, spread);
     query_rope = random_bf16(r, rows * heads * rope, -spread, spread);
