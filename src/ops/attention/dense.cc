@@ -36,7 +36,7 @@ void run(const Problem& p, Call& call, std::byte* memory) noexcept {
     first_tile[b + 1] = first_tile[b] + plan.steps(b) * p.kv_heads * plan.head_blocks;
   plan.first_tile = first_tile, plan.tiles = first_tile[p.sequences];
   Schedule(plan, call.threads())
-      .run(call, memory + carver.bytes(), pairs * double(p.kv_heads * p.group) * 2 * (p.width + p.rope + p.value));
+      .run(call, memory + carver.bytes(), pairs * double(p.kv_heads * p.group) * (p.width + p.rope + p.value));
 }
 
 }  // namespace dsakit::attention::dense

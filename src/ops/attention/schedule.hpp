@@ -22,7 +22,6 @@ inline constexpr std::size_t kLanesBytes = std::size_t{40} << 20;  // scratch of
 inline constexpr std::size_t kSlotsBytes = std::size_t{20} << 20;  // partial results on their way
 inline constexpr int kSlots = 64;                                  // the same, in chunks
 inline constexpr int kMostGroup = 8;                               // tiles that a thread takes at a time
-inline constexpr double kFlopsPerNanosecond = 200;                 // of a thread, about
 
 /// Chunks first .. last of a tile; none: last < first.
 struct ChunkRange {
@@ -81,8 +80,8 @@ class Schedule {
 
   std::size_t bytes() const { return std::size_t(lanes_) * lane_bytes_ + std::size_t(slots_) * slot_bytes_; }
 
-  void run(Call& call, std::byte* memory, double flops) const {
-    (this->*(split_ ? &Schedule::run_split : &Schedule::run_whole))(call, memory, flops / kFlopsPerNanosecond);
+  void run(Call& call, std::byte* memory, double products) const {
+    (this->*(split_ ? &Schedule::run_split : &Schedule::run_whole))(call, memory, {.products = products});
   }
 
  private:
@@ -126,11 +125,11 @@ class Schedule {
     then({});
   }
 
-  void run_whole(Call& call, std::byte* memory, double work) const {
+  void run_whole(Call& call, std::byte* memory, const Work& work) const {
     const std::int64_t groups = (tiles_ + group_ - 1) / group_, step = at_a_time(call, groups);
     for (std::int64_t base = 0; base < groups; base += step) {
       const std::int64_t some = std::min(step, groups - base);
-      call.parallel_for(some, work * double(some) / double(groups), [&](std::int64_t i, int thread) {
+      call.parallel_for(some, work * (double(some) / double(groups)), [&](std::int64_t i, int thread) {
         Lane own = lane(memory, thread);
         Worker worker(engine_, call.kernels(), own.scratch);
         const std::int64_t first = (base + i) * group_;
@@ -153,7 +152,7 @@ class Schedule {
     bool first, last, empty;  // of the tile
   };
 
-  void run_split(Call& call, std::byte* memory, double work) const {
+  void run_split(Call& call, std::byte* memory, const Work& work) const {
     Item item[kSlots];
     const std::int64_t slots = at_a_time(call, slots_);
     for (std::int64_t tile = 0, chunk = -1; tile < tiles_;) {
@@ -186,8 +185,8 @@ class Schedule {
     constexpr int kRows = 8;  // per piece of work
     const Lane zero = lane(memory, 0);
     const Partial& all = zero.queries[0].all;
-    const double bytes = double(n) * engine_.rows * engine_.columns;  // about nanoseconds
-    call.parallel_for((engine_.rows + kRows - 1) / kRows, bytes, [&](std::int64_t piece, int) {
+    const Work work{.elements = double(n) * engine_.rows * engine_.columns};
+    call.parallel_for((engine_.rows + kRows - 1) / kRows, work, [&](std::int64_t piece, int) {
       const Worker worker(engine_, call.kernels(), zero.scratch);
       for (std::int64_t i = 0; i < n; ++i) {
         const Partial partial = slot(memory, i);
