@@ -57,11 +57,12 @@ class Scorer {
     for (std::int64_t h = 0; h < Layout::heads(p.heads); ++h) {
       weight[h] = h < p.heads ? p.weights.at(row, h) * p.query_scale.at(row, h) : 0;
       const std::int8_t* from = h < p.heads ? p.head<std::int8_t>(row, h) : nullptr;
-      for (std::int64_t d = 0; d < p.dims; d += Layout::kGroup) {
+      std::uint8_t* to = codes + Layout::at(p.dims, h, 0);
+      for (std::int64_t d = 0; d < p.dims; d += Layout::kGroup, to += Layout::at(p.dims, 0, Layout::kGroup)) {
         std::uint32_t group = 0;
         if (from) std::memcpy(&group, from + d, std::size_t(std::min<std::int64_t>(p.dims - d, sizeof group)));
         group ^= 0x80808080u;  // + 128
-        std::memcpy(codes + Layout::at(p.dims, h, d), &group, sizeof group);
+        std::memcpy(to, &group, sizeof group);
       }
     }
   }
