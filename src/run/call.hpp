@@ -60,11 +60,6 @@ class Call {
     }
   }
 
-  template <class F>
-  void parallel_for(std::int64_t n, double nanoseconds, F&& f) {
-    parallel_for(n, Work{.elements = nanoseconds}, f);
-  }
-
   /// Throws INTERRUPTED if the user asked for it during the call. Last thing an operator does.
   void finish();
 
