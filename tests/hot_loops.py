@@ -18,24 +18,24 @@ EXPECTED = {
         "tile<Vec512, DotI8<Vec512, Dot4>, 6, 1>": 24,
         "tile<Vec512, FmaPairs<Vec512, float>, 6, 1>": 48,
         "tile<Vec512, Fma<Vec512>, 6, 1>": 24,
-        "code_tile<Vec512, DotI8<Vec512, Dot4>, 6, 4, signed char>": 24,
+        "code_tile<Vec512, DotI8<Vec512, Dot4>, 6, 4, false, signed char>": 24,
         "float_tile<Vec512, 6, 4, true>": 24,
     },
     "avxvnni": {
         "tile<Vec256, DotI8<Vec256, Dot4>, 6, 1>": 12,
-        "code_tile<Vec256, DotI8<Vec256, Dot4>, 6, 2, signed char>": 12,
+        "code_tile<Vec256, DotI8<Vec256, Dot4>, 6, 2, false, signed char>": 12,
     },
     "avx2": {
         "tile<Vec256, WidenedI8<Vec256>, 6, 1>": 24,
         "tile<Vec256, FmaPairs<Vec256, float>, 6, 1>": 24,
         "tile<Vec256, Fma<Vec256>, 6, 1>": 12,
-        "code_tile<Vec256, WidenedI8<Vec256>, 6, 2, short>": 24,
+        "code_tile<Vec256, WidenedI8<Vec256>, 6, 2, false, short>": 24,
         "float_tile<Vec256, 6, 2, true>": 12,
     },
 }
 # Written for 32 registers; where there are 16, Kernels::gemv_rows is 0 and panels are used instead. Codes are arranged
 # once for many products; keys wider than 12288 are not prepared.
-NOT_HOT = re.compile(r"gemv_\w+<Vec(128|256)|(transpose|interleave)_codes<|code_tile<\w+, WidenedI8<\w+>, \d+, \d+, signed char>|softmax<")
+NOT_HOT = re.compile(r"gemv_\w+<Vec(128|256)|(transpose|interleave)_codes<|code_tile<.*, true, signed char>|softmax<")
 
 
 def loops(lines):

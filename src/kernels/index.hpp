@@ -28,8 +28,9 @@ struct CodeScores {
   static constexpr int kKeys = kPrepares ? 24 : 132;  // whose lanes are carried, and which lie prepared
   static constexpr int kGroup = 4 * kHeadBlock;       // codes of sixteen heads
 
-  /// Adds the dots of `Keys` keys with `Vectors` registers of heads to the lanes. `key` may lie prepared.
-  template <int Keys, int Vectors, class From>
+  /// Adds the dots of `Keys` keys with `Vectors` registers of heads to the lanes. `key` may lie prepared. `Tail`: dims
+  /// need not be a multiple of four.
+  template <int Keys, int Vectors, bool Tail, class From>
   DSAKIT_INLINE static void tile(const std::uint8_t* codes, std::ptrdiff_t pitch, const float* weight, const I* start,
                                  int dims, const From* key, std::ptrdiff_t key_stride, typename V::F* lane) {
     using F = typename V::F;
@@ -68,12 +69,13 @@ struct CodeScores {
       for (int k = 0; k < Keys; ++k)
 #pragma GCC unroll 4
         for (int v = 0; v < Vectors; ++v) pin(dot[k][v]);  // else gcc 12 spills all along
-      if (dims % 4) [[unlikely]] {
-        std::int32_t last[Keys];
-        for (int k = 0; k < Keys; ++k) last[k] = load_some(key + k * key_stride, dims % 4);
-        key = reinterpret_cast<const From*>(last), key_stride = 4;
-        meet(word);
-      }
+      if constexpr (Tail)
+        if (dims % 4) {
+          std::int32_t last[Keys];
+          for (int k = 0; k < Keys; ++k) last[k] = load_some(key + k * key_stride, dims % 4);
+          key = reinterpret_cast<const From*>(last), key_stride = 4;
+          meet(word);
+        }
     }
 #pragma GCC unroll 12
     for (int k = 0; k < Keys; ++k) {
@@ -178,11 +180,11 @@ DSAKIT_INLINE void for_each_key_tile(int n, F f) {
   tiles.template operator()<1>();
 }
 
-template <class V, class Dot, int Keys, int Vectors, class From>
+template <class V, class Dot, int Keys, int Vectors, bool Tail, class From>
 [[gnu::noinline]] void code_tile(const std::uint8_t* codes, std::ptrdiff_t pitch, const float* weight,
                                  const typename V::I* start, int dims, const From* key, std::ptrdiff_t key_stride,
                                  typename V::F* lane) {
-  CodeScores<V, Dot>::template tile<Keys, Vectors>(codes, pitch, weight, start, dims, key, key_stride, lane);
+  CodeScores<V, Dot>::template tile<Keys, Vectors, Tail>(codes, pitch, weight, start, dims, key, key_stride, lane);
 }
 
 /// Keys [key, key + n) against a query; lanes in and out.
@@ -192,15 +194,15 @@ DSAKIT_INLINE void add_scores(const IndexQueryI8& query, const std::int8_t* key,
   using Scores = CodeScores<V, Dot>;
   using I = typename V::I;
   const std::ptrdiff_t pitch = IndexQueryLayout<std::uint8_t>::block(query.dims);
-  const auto groups = [&](const auto* from, std::ptrdiff_t stride, const I* start_of_key) {
+  const auto groups = [&]<bool Tail>(const auto* from, std::ptrdiff_t stride, const I* start_of_key) {
     using From = std::remove_cvref_t<decltype(*from)>;
     for_each_head_group<V>(query.head_blocks, [&]<int Vectors>(int block) {
       const std::uint8_t* codes = query.values + block * pitch;
       const float* weight = query.weight + block * kHeadBlock;
       I start[Vectors];
       if constexpr (!Dot::kStartOfKey) Scores::template start_of_heads<Vectors>(codes, pitch, start);
-      for_each_key_tile<index_keys<V>(Vectors)>(n, [&]<int Keys>(int k) {
-        code_tile<V, Dot, Keys, Vectors, From>(codes, pitch, weight, Dot::kStartOfKey ? start_of_key + k : start,
+      for_each_key_tile<Tail ? 3 : index_keys<V>(Vectors)>(n, [&]<int Keys>(int k) {
+        code_tile<V, Dot, Keys, Vectors, Tail, From>(codes, pitch, weight, Dot::kStartOfKey ? start_of_key + k : start,
                                                query.dims, from + k * stride, stride, lane + k * V::kParts);
       });
     });
@@ -214,10 +216,12 @@ DSAKIT_INLINE void add_scores(const IndexQueryI8& query, const std::int8_t* key,
       if (fits) Dot::prepare(key + k * key_stride, query.dims, 0, prepared + k * stride);
       start[k] = Scores::start_of_key(key + k * key_stride, query.dims);
     }
-    if (fits) groups(prepared, stride, start);
-    else groups(key, key_stride, start);
+    if (fits) groups.template operator()<false>(prepared, stride, start);
+    else groups.template operator()<true>(key, key_stride, start);
+  } else if (query.dims % 4 == 0) {
+    groups.template operator()<false>(key, key_stride, nullptr);
   } else {
-    groups(key, key_stride, nullptr);
+    groups.template operator()<true>(key, key_stride, nullptr);
   }
 }
 
