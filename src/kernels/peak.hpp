@@ -27,7 +27,7 @@ DSAKIT_INLINE double spin(int rounds, typename V::I row, typename V::I column) {
       pin(row);  // a product is made anew for every chain
     }
 #pragma GCC unroll 16
-  for (int i = 0; i < kChains; ++i) pin(sum[i]);
+  for (int i = 0; i < kChains; ++i) use(sum[i]);
   constexpr int kElements = std::same_as<typename D::Row, std::uint8_t> ? 4 : std::same_as<typename D::Row, bf16> ? 2 : 1;
   return 2.0 * rounds * kChains * V::kLanes * kElements / D::kSteps;
 }

@@ -64,6 +64,16 @@ DSAKIT_INLINE void pin(X& x) {
 #endif
 }
 
+/// x is wanted: what makes it is not left out.
+template <class X>
+DSAKIT_INLINE void use(const X& x) {
+#if defined(__x86_64__)
+  asm volatile("" ::"v"(x));
+#else
+  asm volatile("" ::"w"(x));
+#endif
+}
+
 DSAKIT_INLINE std::int32_t load32(const void* p) {
   std::int32_t x;
   __builtin_memcpy(&x, p, 4);
