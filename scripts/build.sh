@@ -2,6 +2,7 @@
 # To be sourced in the repository's root.
 set -e
 export CMAKE_CXX_COMPILER_LAUNCHER=ccache
+export CCACHE_SLOPPINESS=pch_defines,time_macros  # else it does without what includes a precompiled header
 
 install_packages() { # list: installs its Debian packages that are missing (as root, or with sudo)
   missing=$(xargs dpkg-query -W -f '${db:Status-Status} ${Package}\n' < "$1" 2>/dev/null |

@@ -96,7 +96,7 @@ int main(int argc, char** argv) {
 
   DemoOptions demo_options;
   auto* demo_command = app.add_subcommand("demo", "The tour: held-out text, retrieval, one full-size decode step");
-  demo_command->add_flag("--quick", demo_options.quick, "Everything smaller, under half a minute");
+  demo_command->add_flag("--quick", demo_options.quick, "Everything smaller, about a minute of one core");
   demo_command->add_option("--text", demo_options.text, "Another text to score");
 
 #ifdef DSAKIT_BENCH
