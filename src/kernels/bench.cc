@@ -144,6 +144,7 @@ class Bench {
     time("widen_f16", &Kernels::widen, size, n, [&](auto f) { f(a_f16_.data(), n, y_.data()); });
     time("round_bf16", &Kernels::round, size, n, [&](auto f) { f(x, n, high_.data()); });
     time("round_f16", &Kernels::round, size, n, [&](auto f) { f(x, n, halves_.data()); });
+    time("swiglu", &Kernels::swiglu, size, n, [&](auto f) { f(x, x + n, n, y_.data()); });
   }
 
   void attention(int n) {

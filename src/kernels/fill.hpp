@@ -46,6 +46,7 @@ void fill_width(Kernels& k) {
   k.dequantize = dequantize<V>;
   k.widen = {{widen<V>}, {widen<V>}};
   k.round = {{round<V>}, {round<V>}};
+  k.swiglu = swiglu<V>;
   k.softmax = softmax<V>;
   k.multiply_add = multiply_add<V>;
   k.multiply_round = multiply_round<V>;

@@ -106,6 +106,8 @@ struct Kernels {
   Overloads<Convert<bf16, float>, Convert<f16, float>> widen;
   /// fp32 to 16 bits: nearest, ties to even, subnormals kept, NaN stays NaN.
   Overloads<Convert<float, bf16>, Convert<float, f16>> round;
+  /// y = fp32(fp32(a / fp32(1 + exp(-a))) * b), element-wise; exp within 2 ulp; y may be a.
+  void (*swiglu)(const float* a, const float* b, std::int64_t n, float* y) noexcept;
 
   // ---- attention over one chunk of list positions; bits per rung ----------------------------------------------------
 

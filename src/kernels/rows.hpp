@@ -132,27 +132,53 @@ DSAKIT_INLINE float multiply_add(float a, float b, float c) {
 #endif
 }
 
-/// exp(x), x <= 0. x = n ln 2 + r, |r| <= ln 2 / 2; ln 2 = 0.693359375 (9 bits: n times it is exact) - 2.1219444e-4.
-/// exp(r) = 1 + r + r^2 p(r), p minimax of degree 4: relative error 3.2e-9 before rounding. Below -87.3, where 2^n
-/// would be subnormal, 0.
-template <class V>
-DSAKIT_INLINE typename V::F exp_of(typename V::F x) {
+/// exp(x) = y * 2^n with 0.7 < y < 1.42; n in the low bits of `shifted`. x = n ln 2 + r, |r| <= ln 2 / 2; ln 2 =
+/// 0.693359375 (9 bits: n times it is exact) - 2.1219444e-4. exp(r) = 1 + r + r^2 p(r), p minimax of degree 4: relative
+/// error 3.2e-9 before rounding.
+template <class V, bool Fma>
+DSAKIT_INLINE typename V::F exp_mantissa(typename V::F x, typename V::F& shifted) {
   using F = typename V::F;
   const auto fma = [](F a, F b, F c) __attribute__((always_inline)) {
-    if constexpr (V::kFma) return V::fma(a, b, c);
+    if constexpr (Fma) return V::fma(a, b, c);
     else return a * b + c;
   };
   const auto c = [](float v) __attribute__((always_inline)) { return V::set_float(v); };
   const F magic = c(12582912.0f);
-  const F shifted = fma(x, c(1.44269504f), magic);  // n in the low bits
+  shifted = fma(x, c(1.44269504f), magic);
   const F n = shifted - magic;
   const F r = fma(n, c(2.12194440e-4f), fma(n, c(-0.693359375f), x));
   F p = fma(r, c(1.3814320e-3f), c(8.3688507e-3f));
   p = fma(r, p, c(4.1668400e-2f));
   p = fma(r, p, c(1.6666520e-1f));
   p = fma(r, p, c(4.9999994e-1f));
-  const F y = fma(r * r, p, r) + c(1);
-  return F(V::where_not_less(x, c(-87.3f), typename V::I(y) + (typename V::I(shifted) << 23)));
+  return fma(r * r, p, r) + c(1);
+}
+
+/// exp(x), x <= 0. Below -87.3, where 2^n would be subnormal, 0.
+template <class V>
+DSAKIT_INLINE typename V::F exp_of(typename V::F x) {
+  using F = typename V::F;
+  F shifted;
+  const F y = exp_mantissa<V, V::kFma>(x, shifted);
+  return F(V::where_not_less(x, V::set_float(-87.3f), typename V::I(y) + (typename V::I(shifted) << 23)));
+}
+
+/// Without fma: the bits go into a result.
+template <class V>
+void swiglu(const float* a, const float* b, std::int64_t n, float* y) noexcept {
+  using F = typename V::F;
+  using I = typename V::I;
+  const auto of = [](F a, F b) __attribute__((always_inline)) {
+    // exp(-a) only meets 1, so that less than exp(-40) is as good as that. 2^n in two steps: it may overflow.
+    F shifted;
+    const F m = exp_mantissa<V, false>(V::min(V::max(-a, V::set_float(-40)), V::set_float(89)), shifted);
+    const F e = F(I(m) + ((I(shifted) - 1) << 23)) * 2.0f;
+    return a / (e + 1.0f) * b;
+  };
+  std::int64_t i = 0;
+  for (; i + V::kLanes <= n; i += V::kLanes) V::store_float(y + i, of(V::load_float(a + i), V::load_float(b + i)));
+  if (const int left = int(n - i); left > 0)
+    V::store_floats(y + i, of(V::load_floats(a + i, left), V::load_floats(b + i, left)), left);
 }
 
 template <class V>

@@ -495,6 +495,29 @@ TEST_P(OnRung, WidensEverySixteenBitFloat) {
     }
 }
 
+/// a / (1 + exp(-a)) * b of floats where exp is exact, or nearly: from underflow through 0 to overflow of exp(-a).
+TEST_P(OnRung, Swiglu) {
+  const Kernels& plain = *find_kernels("generic");
+  for (int n = 0; n <= 257; ++n)
+    for (const Edge edge : kEdges) {
+      std::vector<float> gates = random_floats(n, n % 2 == 0 ? 8 : 120);
+      if (n > 5) gates[n / 2] = 0, gates[n / 3] = n % 4 == 0 ? -1e30f : 1e30f, gates[n - 1] = -88.7f;
+      const Guarded<float> a(gates, edge), b(random_floats(n, 3), edge), y(n, edge);
+      k.swiglu(a, b, n, y);
+      std::vector<float> same_everywhere(n);
+      plain.swiglu(a, b, n, same_everywhere.data());
+      ASSERT_TRUE(same(y.values(), same_everywhere));
+      for (int i = 0; i < n; ++i) {
+        const float e = float(std::exp(-double(a[i]))), exact = a[i] / (1.0f + e) * b[i];
+        ASSERT_LE(std::abs(y[i] - exact), 0x1p-21f * std::abs(exact)) << a[i] << ", " << b[i];
+      }
+    }
+  const float some[] = {kNaN, 1, kInf, -kInf}, one[] = {1, kNaN, 1, 1};
+  float y[4];
+  k.swiglu(some, one, 4, y);
+  EXPECT_TRUE(std::isnan(y[0]) && std::isnan(y[1]) && y[2] == kInf);
+}
+
 /// Around every bf16 value: itself, the midpoint to the next, and the neighbours of that.
 TEST_P(OnRung, RoundsToNearestEven) {
   std::vector<float> x;
