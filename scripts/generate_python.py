@@ -396,8 +396,9 @@ def files(description):
         "npu": (f"from ..operators import (\n{listed(theirs)})\n", theirs),
         "custom": ("", []),
         "_C_ascend": (
-            "from ..operators import npu_lightning_indexer\nfrom .custom import npu_lightning_indexer_quant\n",
-            ["npu_lightning_indexer", "npu_lightning_indexer_quant"],
+            "from ..operators import npu_add_rms_norm_bias, npu_lightning_indexer\n"
+            "from .custom import npu_lightning_indexer_quant\n",
+            ["npu_add_rms_norm_bias", "npu_lightning_indexer", "npu_lightning_indexer_quant"],
         ),
     }
     for space, forms in OPS.items():

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include "dsakit/add_rms_norm.hpp"
 #include "dsakit/context.hpp"
 #include "dsakit/dynamic_block_quant.hpp"
 #include "dsakit/dynamic_quant.hpp"
@@ -21,8 +22,10 @@
 #include "dsakit/probability_rounding.hpp"
 #include "dsakit/quant_lightning_indexer.hpp"
 #include "dsakit/quantize.hpp"
+#include "dsakit/rms_norm.hpp"
 #include "dsakit/rotary_mul.hpp"
 #include "dsakit/sparse_flash_attention.hpp"
 #include "dsakit/sparse_flash_attention_quant.hpp"
+#include "dsakit/swiglu.hpp"
 #include "dsakit/tensor.hpp"
 #include "dsakit/version.hpp"

@@ -5,6 +5,14 @@ the documents leave the arithmetic free."""
 
 from __future__ import annotations
 
+from ._generated.reference.add_rms_norm import (
+    add_rms_norm,
+    npu_add_rms_norm,
+)
+from ._generated.reference.add_rms_norm_bias import (
+    add_rms_norm_bias,
+    npu_add_rms_norm_bias,
+)
 from ._generated.reference.dynamic_block_quant import (
     dynamic_block_quant,
     npu_dynamic_block_quant,
@@ -66,6 +74,10 @@ from ._generated.reference.quantize import (
     quantize,
     npu_quantize,
 )
+from ._generated.reference.rms_norm import (
+    rms_norm,
+    npu_rms_norm,
+)
 from ._generated.reference.rotary_mul import (
     rotary_mul,
     npu_rotary_mul,
@@ -81,12 +93,20 @@ from ._generated.reference.sparse_flash_attention_quant import (
     sparse_flash_attention_quant_d_950,
     sparse_flash_attention_quant_compute,
 )
+from ._generated.reference.swiglu import (
+    swiglu,
+    npu_swiglu,
+)
 from ._generated.reference.unpack_kv_rows import (
     unpack_kv_rows,
 )
 from .mxfp8 import dynamic_mx_quant, npu_dynamic_mx_quant
 
 __all__ = [
+    "add_rms_norm",
+    "npu_add_rms_norm",
+    "add_rms_norm_bias",
+    "npu_add_rms_norm_bias",
     "dynamic_block_quant",
     "npu_dynamic_block_quant",
     "dynamic_quant",
@@ -118,6 +138,8 @@ __all__ = [
     "npu_lightning_indexer_quant",
     "quantize",
     "npu_quantize",
+    "rms_norm",
+    "npu_rms_norm",
     "rotary_mul",
     "npu_rotary_mul",
     "sparse_flash_attention",
@@ -127,6 +149,8 @@ __all__ = [
     "sparse_flash_attention_quant_p",
     "sparse_flash_attention_quant_d_950",
     "sparse_flash_attention_quant_compute",
+    "swiglu",
+    "npu_swiglu",
     "unpack_kv_rows",
     "dynamic_mx_quant",
     "npu_dynamic_mx_quant",

@@ -15,6 +15,8 @@ import pytest
 import dsakit
 
 OPERATORS = [
+    "add_rms_norm",
+    "add_rms_norm_bias",
     "dynamic_block_quant",
     "dynamic_quant",
     "fused_infer_attention_score_v2",
@@ -30,9 +32,11 @@ OPERATORS = [
     "pack_kv_rows",
     "quant_lightning_indexer",
     "quantize",
+    "rms_norm",
     "rotary_mul",
     "sparse_flash_attention",
     "sparse_flash_attention_quant",
+    "swiglu",
     "unpack_kv_rows",
 ]
 PROLOG_INPUTS = (
@@ -48,6 +52,8 @@ PROLOG_V3 = (
     "qc_qr_scale=1.0, kc_scale=1.0"
 )
 SIGNATURES = {
+    "add_rms_norm": "(x1, x2, gamma, epsilon=1e-06, *",
+    "add_rms_norm_bias": "(x1, x2, gamma, beta=None, epsilon=1e-06, *",
     "dynamic_block_quant": "(x, *, min_scale=0.0, round_mode='rint', dst_type=1, row_block_size=1, "
     "col_block_size=128, dst_type_max=0.0",
     "dynamic_quant": "(input, *, smooth_scales=None, group_index=None, dst_type=None, quant_mode='pertoken', "
@@ -80,11 +86,13 @@ SIGNATURES = {
     "quant_lightning_indexer": "(query, key, weights, query_dequant_scale, key_dequant_scale, query_quant_mode=0, "
     "key_quant_mode=0, *, actual_seq_lengths_query=None",
     "quantize": "(input, scales, zero_points, dtype, axis=1, div_mode=True",
+    "rms_norm": "(self, gamma, epsilon=1e-06, *",
     "rotary_mul": "(x, r1, r2, rotary_mode='half', rotate=None",
     "sparse_flash_attention": "(query, key, value, sparse_indices, scale_value, *, block_table=None, "
     "actual_seq_lengths_query=None, actual_seq_lengths_kv=None, query_rope=None, key_rope=None, sparse_block_size=1, "
     "layout_query='BSND', layout_kv='BSND', sparse_mode=3, pre_tokens=9223372036854775807, "
     "next_tokens=9223372036854775807, attention_mode=0, return_softmax_lse=False, sinks=None",
+    "swiglu": "(self, dim=-1, *",
     "sparse_flash_attention_quant": "(query_nope, query_rope, key_nope_2d, key_rope_2d, k_nope_scales, topk_indices, "
     "block_table, kv_act_seqs, *, b, s1, nq, n_kv=1, softmax_scale, topk, block_size",
 }

@@ -222,6 +222,11 @@ def sized_torch_npu(width):
     yield "interleave_rope", turned | dict(cos=cos, sin=sin), ["y"]
     for mode in ("half", "interleave"):
         yield "rotary_mul", turned | dict(r1=cos, r2=sin, rotary_mode=mode), ["y"]
+    rows, gamma, rstd = uniform(rng, (3, width)), uniform(rng, width), out((3, 1), F)
+    yield "rms_norm", dict(self=rows, gamma=gamma, y=out((3, width)), rstd=rstd), ["y", "rstd"]
+    both = dict(x1=rows, x2=uniform(rng, (3, width)), gamma=gamma, beta=uniform(rng, width))
+    yield "add_rms_norm_bias", both | dict(y=out((3, width)), rstd=rstd, x=out((3, width))), ["y", "rstd", "x"]
+    yield "swiglu", dict(self=uniform(rng, (3, 2 * width)), y=out((3, width))), ["y"]
     parts = dict(codes=codes(rng, (3, width)), rope=uniform(rng, (3, rope)), scales=rng.random((3, 1)).astype(F))
     yield "pack_kv_rows", parts | dict(rows=out((3, width + 2 * rope + 4), np.int8)), ["rows"]
     parts = {name: np.zeros_like(part) for name, part in parts.items()}
@@ -382,7 +387,7 @@ def test_memory_limit():
     code = (
         START
         + """
-row_by_row = {"quantize", "interleave_rope", "rotary_mul", "pack_kv_rows", "unpack_kv_rows"}
+row_by_row = {"quantize", "swiglu", "interleave_rope", "rotary_mul", "pack_kv_rows", "unpack_kv_rows"}
 for name in CALLS:
     e = refusal(name)
     if e is None and CALLS[name].operator in row_by_row:  # no workspace
@@ -562,6 +567,8 @@ calls = [
     ("dynamic_quant", dict(input=x(many, 0, 16))),
     ("dynamic_block_quant", dict(x=x(many, 0))),
     ("interleave_rope", dict(x=x(many, 2, 2, 0), cos=x(many, 1, 2, 0), sin=x(many, 1, 2, 0))),
+    ("rms_norm", dict(self=x(many, 0, 16), gamma=x(16))),
+    ("swiglu", dict(self=x(many, 2, 0))),
     ("rotary_mul", dict(x=x(many, 2, 2, 0), r1=x(1, 1, 2, 0), r2=x(1, 1, 2, 0))),
     ("pack_kv_rows", dict(codes=x(many, 0, 16, dtype=np.int8), rope=x(many, 0, 4), scales=x(many, 0, 2, dtype=F))),
 ]

@@ -53,10 +53,23 @@ inline void narrow(const Kernels& kernels, const float* x, std::int64_t n, const
     case DType::bf16:
       return kernels.round(x, n, static_cast<bf16*>(t.data) + offset);
     case DType::f16:
-      for (std::int64_t i = 0; i < n; ++i) static_cast<f16*>(t.data)[offset + i] = to_f16(x[i]);
-      return;
+      return kernels.round(x, n, static_cast<f16*>(t.data) + offset);
     default:
       std::memcpy(static_cast<float*>(t.data) + offset, x, std::size_t(n) * sizeof(float));
+  }
+}
+
+/// One element, without a kernel: for the references.
+inline void store(const Tensor& t, std::int64_t offset, float x) {
+  switch (t.dtype) {
+    case DType::bf16:
+      static_cast<bf16*>(t.data)[offset] = to_bf16(x);
+      return;
+    case DType::f16:
+      static_cast<f16*>(t.data)[offset] = to_f16(x);
+      return;
+    default:
+      static_cast<float*>(t.data)[offset] = x;
   }
 }
 

@@ -98,12 +98,24 @@ void rotations(Random& r, std::int64_t width) {
   }
 }
 
+template <class T>
+void norms(Random& r, std::int64_t width) {
+  const auto x = numbers<T>(r, 3 * width), gamma = numbers<T>(r, width), beta = numbers<T>(r, width);
+  const Tensor rows = tensor(x.data(), {3, width}), weights = tensor(gamma.data(), {width});
+  expect_fenced<RmsNormOuts>(RmsNormArgs{.self = rows, .gamma = weights}, rms_norm, reference::rms_norm);
+  const AddRmsNormBiasArgs a{.x1 = rows, .x2 = rows, .gamma = weights, .beta = tensor(beta.data(), {width})};
+  expect_fenced<AddRmsNormBiasOuts>(a, add_rms_norm_bias, reference::add_rms_norm_bias);
+}
+
 TEST(RowOperators, TouchNothingOutside) {
   for (std::int64_t width = 1; width <= 257; ++width) {
     Random r{std::uint64_t(width)};
     if (width % 3 == 0) quantisations<bf16>(r, width);
     else if (width % 3 == 1) quantisations<f16>(r, width);
     else quantisations<float>(r, width);
+    if (width % 3 == 0) norms<bf16>(r, width);
+    else if (width % 3 == 1) norms<f16>(r, width);
+    else norms<float>(r, width);
     if (width % 6 == 0) rotations<bf16>(r, width);
     else if (width % 6 == 2) rotations<f16>(r, width);
     else if (width % 2 == 0) rotations<float>(r, width);

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from .. import _core
-from ..operators import npu_lightning_indexer
+from ..operators import npu_add_rms_norm_bias, npu_lightning_indexer
 from .custom import npu_lightning_indexer_quant
 from ..calling import (
     Array,
@@ -16,6 +16,7 @@ from ..calling import (
 )
 
 __all__ = [
+    "npu_add_rms_norm_bias",
     "npu_lightning_indexer",
     "npu_lightning_indexer_quant",
     "npu_sparse_flash_attention",

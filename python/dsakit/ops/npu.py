@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from .. import _core
 from ..operators import (
+    npu_add_rms_norm,
+    npu_add_rms_norm_bias,
     npu_dynamic_block_quant,
     npu_dynamic_quant,
     npu_fused_infer_attention_score_v2,
@@ -18,8 +20,10 @@ from ..operators import (
     npu_quant_lightning_indexer,
     npu_lightning_indexer_quant,
     npu_quantize,
+    npu_rms_norm,
     npu_rotary_mul,
     npu_sparse_flash_attention,
+    npu_swiglu,
     npu_dynamic_mx_quant,
 )
 from ..calling import (
@@ -30,6 +34,8 @@ from ..calling import (
 )
 
 __all__ = [
+    "npu_add_rms_norm",
+    "npu_add_rms_norm_bias",
     "npu_dynamic_block_quant",
     "npu_dynamic_quant",
     "npu_fused_infer_attention_score_v2",
@@ -42,8 +48,10 @@ __all__ = [
     "npu_quant_lightning_indexer",
     "npu_lightning_indexer_quant",
     "npu_quantize",
+    "npu_rms_norm",
     "npu_rotary_mul",
     "npu_sparse_flash_attention",
+    "npu_swiglu",
     "npu_dynamic_mx_quant",
     "lightning_indexer",
 ]

@@ -270,6 +270,19 @@ def _dense_pages():
     )
 
 
+def _norm(*names):
+    rng = generator(22)
+    args = {name: uniform(rng, (2, 3, 16)) for name in names if name != "beta"} | dict(gamma=uniform(rng, 16))
+    if "beta" in names:
+        args["beta"] = uniform(rng, 16)
+    args |= dict(y=np.full((2, 3, 16), 7, BF16), rstd=np.full((2, 3, 1), 7, F))
+    return args | (dict(x=np.full((2, 3, 16), 7, BF16)) if "x2" in names else {})
+
+
+def _swiglu():
+    return dict(self=uniform(generator(23), (2, 3, 16)), y=np.full((2, 3, 8), 7, BF16))
+
+
 _LENGTHS = ("actual_seq_lengths_query", "actual_seq_lengths_key")
 _MLA_OUTS = ("q_norm_out", "query_nope_out", "query_rope_out")
 _MLA_CACHES = ("kv_cache", "kr_cache", "k_scale_cache")
@@ -376,6 +389,12 @@ CALLS = {
     "quantize": Call("quantize", lambda: _quantize(True), ["y"], ["y", "zero_points"]),
     "quantize int4": Call("quantize", lambda: _quantize(False), ["y"], ["y"]),
     "block quant": Call("dynamic_block_quant", _block_quant, ["y", "scale"], ["y", "scale"]),
+    "rms norm": Call("rms_norm", lambda: _norm("self"), ["y", "rstd"], ["y", "rstd"]),
+    "add rms norm": Call("add_rms_norm", lambda: _norm("x1", "x2"), ["y", "rstd", "x"], ["y", "rstd", "x"]),
+    "add rms norm bias": Call(
+        "add_rms_norm_bias", lambda: _norm("x1", "x2", "beta"), ["y", "rstd", "x"], ["y", "rstd", "x", "beta"]
+    ),
+    "swiglu": Call("swiglu", _swiglu, ["y"], ["y"]),
     "interleave": Call("interleave_rope", lambda: _rope("cos", "sin"), ["y"], ["y"]),
     "rotary": Call("rotary_mul", lambda: _rope("r1", "r2"), ["y"], ["y"]),
     "pack": Call("pack_kv_rows", lambda: _kv_rows(True), ["rows"], ["rows"]),

@@ -1,23 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/rotation/problem.hpp"
+#include "ops/row_operator.hpp"
 
 namespace dsakit::rotation {
-namespace {
-
-void store(const Tensor& t, std::int64_t offset, float value) {
-  switch (t.dtype) {
-    case DType::bf16:
-      static_cast<bf16*>(t.data)[offset] = to_bf16(value);
-      return;
-    case DType::f16:
-      static_cast<f16*>(t.data)[offset] = to_f16(value);
-      return;
-    default:
-      static_cast<float*>(t.data)[offset] = value;
-  }
-}
-
-}  // namespace
 
 void reference(const Problem& p) {
   const std::int64_t m = p.width / 2;
