@@ -11,7 +11,7 @@
 #include "dsakit/context.hpp"
 #include "dsakit/error.hpp"
 #include "kernels/roof.hpp"
-#include "nearest.hpp"
+#include "core/nearest.hpp"
 
 namespace dsakit::tools {
 namespace {

@@ -16,7 +16,7 @@
 #include "dsakit/error.hpp"
 #include "dsakit/version.hpp"
 #include "io/describe.hpp"
-#include "nearest.hpp"
+#include "core/nearest.hpp"
 
 namespace {
 
@@ -62,7 +62,7 @@ int refuse_unknown(CLI::App& app, std::string_view first) {
   if (std::find(commands.begin(), commands.end(), first) != commands.end()) return 0;
   const dsakit::Error e(dsakit::Status::invalid_argument, "dsakit", "subcommand", "",
                         "is '" + std::string(first.substr(0, 120)) + "'", CLI::detail::join(commands, ", "),
-                        "nearest: " + std::string(dsakit::tools::nearest(first, commands)));
+                        "nearest: " + std::string(dsakit::nearest(first, commands)));
   std::fprintf(stderr, "%s\n", e.what());
   return exit_code(e.status);
 }

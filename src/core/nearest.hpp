@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace dsakit::tools {
+namespace dsakit {
 
 /// Letters to insert, delete or replace on the way from a to b (Levenshtein).
 inline std::size_t edit_distance(std::string_view a, std::string_view b) {
@@ -34,4 +34,4 @@ std::string_view nearest(std::string_view wish, const Names& all) {
   return best;
 }
 
-}  // namespace dsakit::tools
+}  // namespace dsakit
