@@ -60,5 +60,7 @@ class OnHugePages {
 #define DSAKIT_OP(name, Type) void bench_##name(std::vector<BenchCase>&);
 #include "ops/ops.inc"
 #undef DSAKIT_OP
+/// What a call by name costs: src/capi/bench.cc.
+void bench_c_call(std::vector<BenchCase>&);
 
 }  // namespace dsakit

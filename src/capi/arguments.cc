@@ -47,7 +47,8 @@ void check_form(const Check& check, const dsakit_argument& a) {
   const bool array = a.kind == DSAKIT_TENSORS || a.kind == DSAKIT_INTEGERS;
   if (a.count != 0 && !array)
     check.fail(Status::invalid_argument, a.name, "", "has count " + std::to_string(a.count), "0 beside a single value");
-  const bool pointer = array ? a.count != 0 : a.kind == DSAKIT_TENSOR || a.kind == DSAKIT_PACKED_WEIGHT || a.kind == DSAKIT_STRING;
+  const bool pointer =
+      array ? a.count != 0 : a.kind == DSAKIT_TENSOR || a.kind == DSAKIT_PACKED_WEIGHT || a.kind == DSAKIT_STRING;
   if (pointer && !a.value.tensor)
     check.fail(Status::invalid_argument, a.name, "", "is a null pointer", word_of(a.kind), "DSAKIT_NONE is for none");
 }
@@ -132,7 +133,8 @@ Arguments::Arguments(const Signature& signature, const dsakit_argument* argument
       check_.fail(Status::invalid_argument, "arguments", subscript({std::int64_t(i)}), "has no name",
                   "the name of a parameter");
     std::size_t at = next, tried = 0;
-    while (tried < slots.size() && std::strcmp(a.name, slots[at].field.name) != 0) at = (at + 1) % slots.size(), ++tried;
+    while (tried < slots.size() && std::strcmp(a.name, slots[at].field.name) != 0)
+      at = (at + 1) % slots.size(), ++tried;
     if (tried == slots.size()) {
       std::vector<std::string_view> names;
       for (const Slot& s : slots) names.emplace_back(s.field.name);
@@ -181,9 +183,10 @@ void Arguments::read(const Field& field, const dsakit_argument& a, Tensor& value
     return;
   }
   if (a.kind == DSAKIT_INTEGERS && lengths_wanted) {
-    value = lengths(field.name, std::int64_t(a.count),
-                    [](const void* values, std::int64_t i) { return static_cast<const std::int64_t*>(values)[i]; },
-                    a.value.integers);
+    value = lengths(
+        field.name, std::int64_t(a.count),
+        [](const void* values, std::int64_t i) { return static_cast<const std::int64_t*>(values)[i]; },
+        a.value.integers);
     return;
   }
   check_kind(field, a, DSAKIT_TENSOR);
@@ -193,8 +196,9 @@ void Arguments::read(const Field& field, const dsakit_argument& a, Tensor& value
   if (lengths_wanted && value.dtype >= DType::u8 && value.dtype <= DType::i64 && value.dtype != DType::i32) {
     check_.readable(value, field.name);
     const Tensor given = value;
-    value = lengths(field.name, given.elements(),
-                    [](const void* t, std::int64_t i) { return integer_of(*static_cast<const Tensor*>(t), i); }, &given);
+    value = lengths(
+        field.name, given.elements(),
+        [](const void* t, std::int64_t i) { return integer_of(*static_cast<const Tensor*>(t), i); }, &given);
     value.rank = given.rank;
     value.shape = given.shape;
     make_contiguous(value);

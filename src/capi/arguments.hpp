@@ -66,7 +66,8 @@ class Arguments {
 
   void check_kind(const Field&, const dsakit_argument&, dsakit_kind wanted) const;
   [[noreturn]] void wrong_kind(const Field&, const dsakit_argument&, const char* wanted) const;
-  Tensor lengths(const char* name, std::int64_t count, std::int64_t (*at)(const void*, std::int64_t), const void* values);
+  Tensor lengths(const char* name, std::int64_t count, std::int64_t (*at)(const void*, std::int64_t),
+                 const void* values);
 
   const Signature& signature_;
   Check check_;

@@ -56,7 +56,9 @@ class AsC {
   void add(const char* name, std::string_view value) {
     if (!value.empty()) arguments.push_back(dsakit_string_arg(name, texts_.emplace_back(value).c_str()));
   }
-  void add(const char* name, Level level) { add(name, std::string_view(level == Level::strict ? "strict" : "portable")); }
+  void add(const char* name, Level level) {
+    add(name, std::string_view(level == Level::strict ? "strict" : "portable"));
+  }
 
   std::deque<Tensor> tensors_;
   std::deque<dsakit_tensor> c_tensors_;

@@ -19,7 +19,7 @@ using capi::guarded;
 
 struct dsakit_context {
   Context context;
-  std::mutex warning{};  // guards warnings
+  std::mutex warning{};                // guards warnings
   std::deque<std::string> warnings{};  // handed out: they stay where they are
 };
 
@@ -47,7 +47,8 @@ ContextOptions options_of(const dsakit_context_options* given) {
       refuse("context", "size", "is " + std::to_string(given->size), "sizeof(dsakit_context_options)");
     const auto* bytes = reinterpret_cast<const unsigned char*>(given);
     for (std::size_t i = sizeof known; i < given->size; ++i)
-      if (bytes[i] != 0) refuse("context", "options", "asks for what a later version has", "zeros behind what this one knows");
+      if (bytes[i] != 0)
+        refuse("context", "options", "asks for what a later version has", "zeros behind what this one knows");
     std::memcpy(&known, given, std::min(sizeof known, given->size));
   }
   if (known.threads < 0) refuse("context", "threads", "is negative", "0 or more");

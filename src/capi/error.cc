@@ -28,8 +28,8 @@ static_assert(int(Status::internal) == DSAKIT_INTERNAL && int(Status::invalid_va
 
 dsakit_status remember(Error&& error) noexcept {
   const Error& e = last.error.emplace(std::move(error));  // moves strings: nothing to allocate
-  last.shown = {dsakit_status(e.status), e.what(),         e.op.c_str(),    e.parameter.c_str(),
-                e.position.c_str(),      e.got.c_str(),    e.wanted.c_str()};
+  last.shown = {dsakit_status(e.status), e.what(),      e.op.c_str(),    e.parameter.c_str(),
+                e.position.c_str(),      e.got.c_str(), e.wanted.c_str()};
   return last.shown.status;
 }
 
@@ -40,7 +40,8 @@ dsakit_status remember_out_of_memory() noexcept {
 
 dsakit_status remember_bug(const char* what) noexcept {
   try {
-    return remember(Error(Status::internal, "dsakit", "call", "", std::string("ended with ") + what, "a report of this"));
+    return remember(
+        Error(Status::internal, "dsakit", "call", "", std::string("ended with ") + what, "a report of this"));
   } catch (const std::bad_alloc&) {
     return remember_out_of_memory();
   }
@@ -49,4 +50,6 @@ dsakit_status remember_bug(const char* what) noexcept {
 }  // namespace dsakit::capi
 
 extern "C" const dsakit_error* dsakit_last_error(void) noexcept { return &dsakit::capi::last.shown; }
-extern "C" const char* dsakit_status_name(dsakit_status status) noexcept { return dsakit::name_of(dsakit::Status(status)); }
+extern "C" const char* dsakit_status_name(dsakit_status status) noexcept {
+  return dsakit::name_of(dsakit::Status(status));
+}

@@ -25,7 +25,8 @@ constexpr dsakit_kind kind_of() {
 template <class Args, class Outs>
 Signature signature_of(const char* name) {
   Signature s{name, {}};
-  for (Parameter& p : describe_operator<Args, Outs>(name).parameters) s.slots.push_back({std::move(p), DSAKIT_NONE, false});
+  for (Parameter& p : describe_operator<Args, Outs>(name).parameters)
+    s.slots.push_back({std::move(p), DSAKIT_NONE, false});
   if (s.slots.size() > Signature::kMost) throw std::length_error("more parameters than Signature::kMost");
   std::size_t i = 0;
   const Args args{};
@@ -73,14 +74,14 @@ void call(Arguments& given, Run run) {
 
 const std::vector<Entry>& entries() {
   static const auto* all = new std::vector<Entry>{
-#define DSAKIT_OP(name, Type)                                                                                           \
-  Entry{signature_of<Type##Args, Type##Outs>(#name),                                                                    \
-        [](Arguments& given, Context& context) {                                                                        \
-          call<Type##Args, Type##Outs>(given, [&](auto& a, auto& o) { dsakit::name(a, o, context); });                  \
-        },                                                                                                              \
-        [](Arguments& given) {                                                                                          \
-          call<Type##Args, Type##Outs>(given, [](auto& a, auto& o) { dsakit::reference::name(a, o); });                 \
-        },                                                                                                              \
+#define DSAKIT_OP(name, Type)                                                                           \
+  Entry{signature_of<Type##Args, Type##Outs>(#name),                                                    \
+        [](Arguments& given, Context& context) {                                                        \
+          call<Type##Args, Type##Outs>(given, [&](auto& a, auto& o) { dsakit::name(a, o, context); });  \
+        },                                                                                              \
+        [](Arguments& given) {                                                                          \
+          call<Type##Args, Type##Outs>(given, [](auto& a, auto& o) { dsakit::reference::name(a, o); }); \
+        },                                                                                              \
         infer_shapes<Type##Args, Type##Outs>},
 #include "ops/ops.inc"
 #undef DSAKIT_OP

@@ -47,7 +47,8 @@ struct Memory {
 template <class Args, class Outs>
 void random_call(Random& r, Args& a, Outs& o, Memory& memory) {
   static constexpr const char* kTypes[] = {"float32", "bfloat16", "float16", "int8", "uint8", "int32", "int64", "bool"};
-  static constexpr DType kDTypes[] = {DType::f32, DType::bf16, DType::f16, DType::i8, DType::u8, DType::i32, DType::i64, DType::boolean};
+  static constexpr DType kDTypes[] = {DType::f32, DType::bf16, DType::f16, DType::i8,
+                                      DType::u8,  DType::i32,  DType::i64, DType::boolean};
   const DType common = r.below(2) ? DType::bf16 : DType::f32;
   std::map<char, std::int64_t> letters;
   for_each_field(a, o, [&](const Field& f, auto& value) {
@@ -65,7 +66,8 @@ void random_call(Random& r, Args& a, Outs& o, Memory& memory) {
       const std::string_view list = f.shape.substr(0, f.shape.find(']'));
       for (char c : list)
         if (c >= 'A' && c <= 'z' && c != '[' && value.rank < 4) {
-          if (auto [it, fresh] = letters.try_emplace(c, 1 + r.below(4)); fresh || r.below(50)) value.shape[std::size_t(value.rank++)] = it->second;
+          if (auto [it, fresh] = letters.try_emplace(c, 1 + r.below(4)); fresh || r.below(50))
+            value.shape[std::size_t(value.rank++)] = it->second;
         } else if (c == '1' && value.rank < 4) {
           value.shape[std::size_t(value.rank++)] = 1;
         }
@@ -121,9 +123,9 @@ int same_answers(const char* op, Run run, Twin twin) {
 
 TEST(CInterface, EveryOperatorAnswersAsInCpp) {
   int computed = 0;
-#define DSAKIT_OP(name, Type)                                                                      \
-  computed += same_answers<Type##Args, Type##Outs>(                                                \
-      #name, [](const Type##Args& a, const Type##Outs& o) { dsakit::name(a, o); },                 \
+#define DSAKIT_OP(name, Type)                                                      \
+  computed += same_answers<Type##Args, Type##Outs>(                                \
+      #name, [](const Type##Args& a, const Type##Outs& o) { dsakit::name(a, o); }, \
       [](const Type##Args& a, const Type##Outs& o) { dsakit::reference::name(a, o); });
 #include "ops/ops.inc"
 #undef DSAKIT_OP
@@ -167,7 +169,8 @@ TEST_P(CInterfaceBits, OfPrologsAndTheirCaches) {
       Context context({.threads = threads, .isa = kernels().isa});
       mla_prolog_v3(data.args(wanted), wanted.outs(), context);
       EXPECT_NE(got.first_difference(wanted), "");
-      EXPECT_EQ(AsC(data.args(got), got.outs()).run("mla_prolog_v3", CContext(kernels().isa, threads).handle), DSAKIT_OK)
+      EXPECT_EQ(AsC(data.args(got), got.outs()).run("mla_prolog_v3", CContext(kernels().isa, threads).handle),
+                DSAKIT_OK)
           << message();
       EXPECT_EQ(got.first_difference(wanted), "") << "row " << row << ", threads " << threads;
     }

@@ -15,7 +15,8 @@ TEST(DLPack, ATensorOfItsHeaderIsTakenAsItIs) {
   float x[] = {1, -2, 127, 3}, scale = 0;
   std::int8_t codes[4] = {};
   int64_t shape[] = {1, 4}, one[] = {1};
-  DLTensor input = dsakit_cpu_tensor(x, DSAKIT_FLOAT, 32, 2, shape), y = dsakit_cpu_tensor(codes, DSAKIT_INT, 8, 2, shape),
+  DLTensor input = dsakit_cpu_tensor(x, DSAKIT_FLOAT, 32, 2, shape),
+           y = dsakit_cpu_tensor(codes, DSAKIT_INT, 8, 2, shape),
            s = dsakit_cpu_tensor(&scale, DSAKIT_FLOAT, 32, 1, one);
   const dsakit_argument call[] = {dsakit_tensor_arg("input", &input), dsakit_tensor_arg("y", &y),
                                   dsakit_tensor_arg("scale", &s)};

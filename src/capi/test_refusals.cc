@@ -51,8 +51,8 @@ TEST(CRefusals, Names) {
                  "quantize: arguments[1] has no name, wanted the name of a parameter");
   expect_refused([](Quantize& q) { q.call["axis"].name = "div_mode"; }, DSAKIT_INVALID_ARGUMENT, "div_mode",
                  "quantize: div_mode is given twice, wanted once");
-  expect_refused([](Quantize& q) { q.call.arguments.erase(q.call.arguments.begin()); }, DSAKIT_INVALID_ARGUMENT, "input",
-                 "quantize: input is missing, wanted a tensor");
+  expect_refused([](Quantize& q) { q.call.arguments.erase(q.call.arguments.begin()); }, DSAKIT_INVALID_ARGUMENT,
+                 "input", "quantize: input is missing, wanted a tensor");
   expect_refused([](Quantize& q) { q.call["scales"].kind = DSAKIT_NONE; }, DSAKIT_INVALID_ARGUMENT, "scales",
                  "quantize: scales is missing, wanted a tensor");
   expect_refused([](Quantize& q) { q.call["dtype"].kind = DSAKIT_NONE; }, DSAKIT_INVALID_ARGUMENT, "dtype",
@@ -78,9 +78,7 @@ TEST(CRefusals, Operators) {
 }
 
 TEST(CRefusals, Kinds) {
-  const auto kind = [](const char* name, dsakit_argument a) {
-    return [=](Quantize& q) { q.call[name] = a; };
-  };
+  const auto kind = [](const char* name, dsakit_argument a) { return [=](Quantize& q) { q.call[name] = a; }; };
   expect_refused(kind("axis", dsakit_real_arg("axis", 1)), DSAKIT_INVALID_DTYPE, "axis",
                  "quantize: axis is a real number, wanted an integer");
   expect_refused(kind("div_mode", dsakit_integer_arg("div_mode", 1)), DSAKIT_INVALID_DTYPE, "div_mode",
@@ -111,9 +109,7 @@ TEST(CRefusals, Kinds) {
 }
 
 TEST(CRefusals, Tensors) {
-  const auto input = [](auto change) {
-    return [=](Quantize& q) { change(q, q.call.tensor("input")); };
-  };
+  const auto input = [](auto change) { return [=](Quantize& q) { change(q, q.call.tensor("input")); }; };
   using T = dsakit_tensor;
   expect_refused(input([](Quantize&, T& t) { t.device.device_type = 2; }), DSAKIT_INVALID_DEVICE, "input",
                  "quantize: input is on DLPack device 2, wanted 1 (cpu)");
@@ -220,7 +216,9 @@ TEST(CRefusals, Contexts) {
   dsakit_context_destroy(c);
   dsakit_context_destroy(nullptr);
   ASSERT_EQ(dsakit_context_create(nullptr, &c), DSAKIT_OK);
-  EXPECT_EQ(dsakit_context_set_interrupt(c, [](void*) { return true; }, nullptr), DSAKIT_OK);
+  EXPECT_EQ(dsakit_context_set_interrupt(
+                c, [](void*) { return true; }, nullptr),
+            DSAKIT_OK);
   EXPECT_EQ(dsakit_context_set_interrupt(c, nullptr, nullptr), DSAKIT_OK);
   dsakit_context_destroy(c);
 }
