@@ -7,6 +7,7 @@
 #include "capi/as_c.hpp"
 #include "capi/error.hpp"
 #include "dsakit/dsakit.hpp"
+#include "ops/describe_text.hpp"
 
 // What the C interface refuses of its own: names, kinds of arguments, descriptions of tensors.
 namespace dsakit::capi {
@@ -161,24 +162,30 @@ TEST(CRefusals, PackedWeights) {
   dsakit_packed_weight_destroy(nullptr);
 }
 
-TEST(CRefusals, ParametersWithoutMember) {
-  AsC call(MlaPrologV3Args{}, MlaPrologV3Outs{});
+/// The parameter that mla_prolog_v3 refuses when all that it needs is given, but kr_cache, and `a`.
+std::string refused_parameter(const char* level, dsakit_argument a) {
   float x = 0;
   std::int64_t one[] = {1};
   dsakit_tensor t = dsakit_cpu_tensor(&x, DSAKIT_FLOAT, 32, 1, one);
-  for (const Parameter& p : operators()[10].parameters)
+  AsC call(MlaPrologV3Args{}, MlaPrologV3Outs{});
+  for (const Parameter& p : find_operator("mla_prolog_v3")->parameters)
     if (p.field.is_required()) call[p.field.name] = dsakit_tensor_arg(p.field.name, &t);
-  ASSERT_EQ(operators()[10].name, "mla_prolog_v3");
-  const auto refusal = [&](dsakit_argument a, const char* level) {
-    call["level"].value.string = level;
-    call[a.name] = a;
-    EXPECT_NE(call.run("mla_prolog_v3"), DSAKIT_OK);
-    call[a.name] = dsakit_no_arg("query_norm", DSAKIT_NONE, 0);
-    const std::string sentence = dsakit_last_error()->message;
-    return sentence.substr(0, sentence.find(','));
-  };
-  EXPECT_EQ(refusal(dsakit_string_arg("token_x_dtype", "int8"), "portable"), "mla_prolog_v3: token_x_dtype is given");
+  call["level"].value.string = level;
+  call[a.name] = a;
+  EXPECT_NE(call.run("mla_prolog_v3"), DSAKIT_OK);
+  return dsakit_last_error()->parameter;
+}
+
+TEST(CRefusals, ParametersWithoutMember) {
+  const dsakit_argument none = dsakit_no_arg("k_pe_clip_alpha", DSAKIT_NONE, 0),
+                        some = dsakit_real_arg("k_pe_clip_alpha", 1);
+  EXPECT_EQ(refused_parameter("portable", none), "kr_cache");
+  EXPECT_EQ(refused_parameter("strict", none), "k_pe_clip_alpha");
+  EXPECT_EQ(refused_parameter("portable", some), "k_pe_clip_alpha");
+  EXPECT_EQ(dsakit_last_error()->status, DSAKIT_INVALID_ARGUMENT);
+  EXPECT_EQ(refused_parameter("portable", dsakit_string_arg("token_x_dtype", "int8")), "token_x_dtype");
   EXPECT_EQ(dsakit_last_error()->status, DSAKIT_UNSUPPORTED);
+  EXPECT_EQ(refused_parameter("strict", dsakit_no_arg("token_x_dtype", DSAKIT_NONE, 0)), "kr_cache");
 }
 
 TEST(CRefusals, Contexts) {
