@@ -49,6 +49,7 @@ struct FusedInferAttentionScoreV2Args {
   std::int64_t value_quant_mode = 0;
   std::int64_t inner_precise = 0;
   bool return_softmax_lse = false;
+  Tensor learnable_sink{};
   Level level = Level::portable;
 };
 
@@ -161,7 +162,9 @@ constexpr void for_each_field(A& a, O& o, V&& v) {
   v({"dequant_scale_key_dtype", Role::reserved, Kind::dtype, "dtype", "", "reserved"}, kAbsent);
   v({"dequant_scale_value_dtype", Role::reserved, Kind::dtype, "dtype", "", "reserved"}, kAbsent);
   v({"dequant_scale_key_rope_dtype", Role::reserved, Kind::dtype, "dtype", "", "reserved"}, kAbsent);
-  v({"learnable_sink", Role::reserved, Kind::data, "", "", "reserved"}, kAbsent);
+  v({"learnable_sink", Role::in_opt, Kind::data, "float32, or dtype of query (int8: of query_rope)",
+     "[Nq]; strict: absent", "one more logit per query head, without a value"},
+    a.learnable_sink);
   v({"quant_scale_p", Role::reserved, Kind::scale, "", "", "reserved"}, kAbsent);
   v({"out_dtype", Role::reserved, Kind::dtype, "dtype", "", "reserved"}, kAbsent);
 }
@@ -169,7 +172,8 @@ constexpr Description describe(const FusedInferAttentionScoreV2Args&) {
   return {.summary = "Dense attention for inference: every query row over all keys of its sequence that it may see",
           .formula =
               "s[k] = softmax_scale * (query . key[k] + query_rope . key_rope[k]) + pse_shift[q,k]\n"
-              "attention_out = sum_k softmax(s)[k] * value[k], softmax_lse = ln sum_k exp(s[k])",
+              "attention_out = sum_k softmax(s)[k] * value[k], softmax_lse = ln sum_k exp(s[k])\n"
+              "learnable_sink: one more s, without a value, where a row sees a key",
           .errors =
               "INVALID_ARGUMENT: a tensor is missing or does not belong to the mode, an attribute is unknown or out of "
               "range\n"

@@ -65,7 +65,8 @@ constexpr void for_each_field(A& a, O& o, V&& v) {
   v({"key", Role::in, Kind::cache, "int8", "[B, S2, 1, row], [T2, 1, row] or pages [block_num, block_size, 1, row]",
      "packed rows: Dv codes, Dr values of query's dtype, Dv/tile_size float32 scales"},
     a.key);
-  v({"value", Role::in, Kind::cache, "dtype of key", "shape of key", "the key: the same memory, or equal rows"},
+  v({"value", Role::in, Kind::cache, "dtype of key", "shape of key; portable: or its codes alone [.., Dv]",
+     "the key: the same memory, or equal rows"},
     a.value);
   v({"sparse_indices", Role::in, Kind::index, "int32", "[B, S1, 1, K] or [T1, 1, K]",
      "blocks of positions to attend to, -1 ends a list"},

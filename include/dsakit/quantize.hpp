@@ -35,7 +35,8 @@ constexpr void for_each_field(A& a, O& o, V&& v) {
   v({"input", Role::in, Kind::data, "float32, float16, bfloat16", "rank >= 1",
      "values to quantise, any strides with the last 1"},
     a.input);
-  v({"scales", Role::in, Kind::scale, "float32, or bfloat16 with bfloat16 input; not div_mode: dtype of input",
+  v({"scales", Role::in, Kind::scale, "float32, or bfloat16 with bfloat16 input; portable: float16 and bfloat16 with float32 input; not div_mode: dtype "
+     "of input",
      "[n] or [1], n the length of axis; not div_mode: also rank of input, the other axes 1",
      "what input is divided by, or not div_mode multiplied by"},
     a.scales);

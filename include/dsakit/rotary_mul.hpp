@@ -40,7 +40,8 @@ constexpr void for_each_field(A& a, O& o, V&& v) {
   v({"rotary_mode", Role::attribute, Kind::mode, "str", "half, interleave",
      "which elements turn together: j and j + D/2, or 2j and 2j + 1"},
     a.rotary_mode);
-  v({"rotate", Role::in_opt, Kind::reserved, "", "absent", "reserved"}, a.rotate);
+  v({"rotate", Role::in_opt, Kind::data, "dtype of x", "[D, D]; strict: absent",
+     "what turns a row in place of rotary_mode, from the right"}, a.rotate);
   v(kLevelField, a.level);
   v({"y", Role::out, Kind::data, "dtype of x", "shape of x", "rotated rows, in the order of x"}, o.y);
 }
@@ -49,10 +50,11 @@ constexpr Description describe(const RotaryMulArgs&) {
           .formula =
               "y = x * r1 + rot(x) * r2\n"
               "half:       rot(x) = [-x[D/2 ..], x[.. D/2]]\n"
-              "interleave: pairs (x[2i], x[2i+1]) become (-x[2i+1], x[2i])",
+              "interleave: pairs (x[2i], x[2i+1]) become (-x[2i+1], x[2i])\n"
+              "with rotate: rot(x) = x @ rotate in fp32; rotary_mode has no effect",
           .errors =
               "INVALID_ARGUMENT: a tensor is missing, rotary_mode is unknown\n"
-              "UNSUPPORTED: rotate is given; strict: D or a leading axis beyond the chip\n"
+              "UNSUPPORTED: strict: rotate is given, D or a leading axis beyond the chip\n"
               "INVALID_SHAPE, INVALID_DTYPE: a tensor is not as listed",
           .source = "torch_npu.npu_rotary_mul",
           .page = "rope.md",

@@ -322,7 +322,7 @@ def test_refusals(impl):
     bad = lambda status, parameter, position=None, **change: refused(
         lambda: op(**{**case.args, **change}), NAME, status, parameter, position
     )
-    for name in [n + "_dtype" for n in RESERVED] + ["learnable_sink", "quant_scale_p", "out_dtype"]:
+    for name in [n + "_dtype" for n in RESERVED] + ["quant_scale_p", "out_dtype"]:
         bad("UNSUPPORTED", name, **{name: 1})
         op(**case.args, **{name: None})
     bad("UNSUPPORTED", "dequant_scale_key_rope", dequant_scale_key_rope=np.ones(1, np.float32))

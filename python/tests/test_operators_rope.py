@@ -155,7 +155,8 @@ REFUSED = {
         "r1 width": (dict(r1=R[..., :1].copy()), "INVALID_SHAPE", "r1"),
         "odd width": (dict(x=X[..., :7].copy(), r1=R[..., :7].copy(), r2=R[..., :7].copy()), "INVALID_SHAPE", "x"),
         "mode": (dict(rotary_mode="quarter"), "INVALID_ARGUMENT", "rotary_mode"),
-        "rotate": (dict(rotate=X), "UNSUPPORTED", "rotate"),
+        "rotate": (dict(rotate=X[0, 0, :1], level="strict"), "UNSUPPORTED", "rotate"),
+        "rotate shape": (dict(rotate=X), "INVALID_SHAPE", "rotate"),
         "r2 missing": (dict(r2=None), "INVALID_ARGUMENT", "r2"),
         "width in strict": (
             dict(x=np.ones((1, 1, 1, 896), BF16), r1=np.ones((1, 1, 1, 896), BF16), r2=np.ones((1, 1, 1, 896), BF16), level="strict"),

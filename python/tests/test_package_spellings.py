@@ -175,7 +175,7 @@ def test_fused_attention():
         assert attend(x, x, x, **given, return_softmax_lse=True)[1].shape == (1, 2, 3, 1)
         names = "query key value query_rope key_rope key_shared_prefix value_shared_prefix dequant_scale_query "
         names += "dequant_scale_key dequant_scale_value dequant_scale_key_rope out"
-        for reserved in [n + "_dtype" for n in names.split()] + ["learnable_sink", "quant_scale_p"]:
+        for reserved in [n + "_dtype" for n in names.split()] + ["quant_scale_p"]:
             assert attend(x, x, x, **given, **{reserved: None})[0].tobytes() == out.tobytes()
             refused(NotImplementedError, reserved, lambda: attend(x, x, x, **given, **{reserved: 1}))
 

@@ -266,11 +266,10 @@ def attribute_rows(name, call):
         if "epsilon" in attribute:
             for bad in (0.0, -1e-5, float("nan"), float("inf"), -0.0, 1e-60):
                 yield row(f"P03 {bad}", bad, "INVALID_ARGUMENT")
-    others = ("learnable_sink", "quant_scale_p", "rotate")
+    others = ("quant_scale_p",)
     for reserved in signature.parameters:
         if (reserved.endswith("_dtype") and reserved != "rope_dtype") or reserved in others:
-            given = np.ones((2, 2), F) if reserved == "rotate" else 1
-            yield Row(f"P07 {reserved}", name, {reserved: given}, "UNSUPPORTED", reserved, says="reserved")
+            yield Row(f"P07 {reserved}", name, {reserved: 1}, "UNSUPPORTED", reserved, says="reserved")
 
 
 def i32(*values):
@@ -649,7 +648,7 @@ def share_caches(args):
 def dynamic_rows():
     row = lambda *a, **k: Row(a[0], "dynamic", *a[1:], **k)
     for mode in ("perchannel", "pertensor"):
-        yield row(f"reserved {mode}", dict(quant_mode=mode), "UNSUPPORTED", "quant_mode", says=mode)
+        yield row(f"strict {mode}", dict(quant_mode=mode, level="strict"), "UNSUPPORTED", "quant_mode", says=mode)
     for dtype in ("float8_e4m3fn", "float8_e5m2", "hifloat8", F8):
         yield row(f"reserved {dtype}", dict(dst_type=dtype), "UNSUPPORTED", "dst_type")
     for dtype in ("int9", "", "int32", "uint8", "quint8", np.int32, 7, 3.5, object()):

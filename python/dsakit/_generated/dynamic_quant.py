@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Written by scripts/generate_python.py from include/dsakit/*.hpp: change those, then run it.
-"""Quantise each row symmetrically to int8 or int4, with the scale of the row."""
+"""Quantise symmetrically to int8 or int4, with the scale of each row, each column or the whole tensor."""
 
 from __future__ import annotations
 
@@ -31,21 +31,23 @@ def dynamic_quant(
     y: Array | None = None,
     scale: Array | None = None,
 ) -> tuple[Result, Result]:
-    """Quantise each row symmetrically to int8 or int4, with the scale of the row.
+    """Quantise symmetrically to int8 or int4, with the scale of each row, each column or the whole
+    tensor.
 
-        z = input * smooth, a = max |z| of the row
+        z = input * smooth, a = max |z| of what has a scale of its own
         y = rint(z * fp32(127/a)), scale = fp32(a/127); int4: 7 in place of 127
 
     Parameters:
         input          [..., n], rank >= 2 (bfloat16, float16; portable: float32): rows to quantise,
                        any strides with the last 1
-        smooth_scales  [n]; with group_index [G, n] (dtype of input), optional: factors of the
-                       columns, applied first
+        smooth_scales  [n]; with group_index [G, n]; perchannel: [axis -2] (dtype of input),
+                       optional: factors of the columns (perchannel: of the rows), applied first
         group_index    [G] (int32), optional: where the rows of each group end, not decreasing, the
                        last the number of rows
         dst_type       dtype, default None (None, int8, qint8: int8; quint4x2: int4): type of the
                        codes
-        quant_mode     str, default "pertoken" (pertoken): what has a scale of its own
+        quant_mode     str, default "pertoken" (pertoken; portable: perchannel, pertensor): what has
+                       a scale of its own: a row, a column of the last two axes, everything
         dst_type_max   float, default 0.0 (0): reserved
         level          str, default "portable" (portable, strict): strict also refuses what Atlas
                        A2/A3 refuses
@@ -53,14 +55,14 @@ def dynamic_quant(
     Results, or by keyword the memory for them:
         y              shape of input; int4: last axis / 8 (int8; int4: int32): the codes; int4:
                        eight in an int32, the first in the lowest bits
-        scale          shape of input without its last axis (float32): what a code of the row is
-                       worth
+        scale          shape of input without its last axis; perchannel: without axis -2; pertensor:
+                       [1] (float32): what a code of the row, column or tensor is worth
 
     Errors:
         INVALID_ARGUMENT: input is missing, quant_mode or dst_type is unknown, group_index without
-            smooth_scales
-        UNSUPPORTED: quant_mode perchannel or pertensor, an 8-bit float, dst_type_max other than 0;
-            strict: float32
+            smooth_scales or with another mode than pertoken
+        UNSUPPORTED: an 8-bit float, dst_type_max other than 0; strict: float32, quant_mode
+            perchannel or pertensor
         INVALID_SHAPE, INVALID_DTYPE: a tensor is not as listed
         INVALID_SEQLEN: group_index decreases or does not end at the number of rows
         INVALID_STRIDE, MISALIGNED, INVALID_DEVICE, ALIASED: memory that cannot be read, written or
@@ -89,21 +91,23 @@ def npu_dynamic_quant(
     y: Array | None = None,
     scale: Array | None = None,
 ) -> tuple[Result, Result]:
-    """Quantise each row symmetrically to int8 or int4, with the scale of the row.
+    """Quantise symmetrically to int8 or int4, with the scale of each row, each column or the whole
+    tensor.
 
-        z = input * smooth, a = max |z| of the row
+        z = input * smooth, a = max |z| of what has a scale of its own
         y = rint(z * fp32(127/a)), scale = fp32(a/127); int4: 7 in place of 127
 
     Parameters:
         input          [..., n], rank >= 2 (bfloat16, float16; portable: float32): rows to quantise,
                        any strides with the last 1
-        smooth_scales  [n]; with group_index [G, n] (dtype of input), optional: factors of the
-                       columns, applied first
+        smooth_scales  [n]; with group_index [G, n]; perchannel: [axis -2] (dtype of input),
+                       optional: factors of the columns (perchannel: of the rows), applied first
         group_index    [G] (int32), optional: where the rows of each group end, not decreasing, the
                        last the number of rows
         dst_type       dtype, default None (None, int8, qint8: int8; quint4x2: int4): type of the
                        codes
-        quant_mode     str, default "pertoken" (pertoken): what has a scale of its own
+        quant_mode     str, default "pertoken" (pertoken; portable: perchannel, pertensor): what has
+                       a scale of its own: a row, a column of the last two axes, everything
         dst_type_max   float, default 0.0 (0): reserved
         level          str, default "portable" (portable, strict): strict also refuses what Atlas
                        A2/A3 refuses
@@ -111,14 +115,14 @@ def npu_dynamic_quant(
     Results, or by keyword the memory for them:
         y              shape of input; int4: last axis / 8 (int8; int4: int32): the codes; int4:
                        eight in an int32, the first in the lowest bits
-        scale          shape of input without its last axis (float32): what a code of the row is
-                       worth
+        scale          shape of input without its last axis; perchannel: without axis -2; pertensor:
+                       [1] (float32): what a code of the row, column or tensor is worth
 
     Errors:
         INVALID_ARGUMENT: input is missing, quant_mode or dst_type is unknown, group_index without
-            smooth_scales
-        UNSUPPORTED: quant_mode perchannel or pertensor, an 8-bit float, dst_type_max other than 0;
-            strict: float32
+            smooth_scales or with another mode than pertoken
+        UNSUPPORTED: an 8-bit float, dst_type_max other than 0; strict: float32, quant_mode
+            perchannel or pertensor
         INVALID_SHAPE, INVALID_DTYPE: a tensor is not as listed
         INVALID_SEQLEN: group_index decreases or does not end at the number of rows
         INVALID_STRIDE, MISALIGNED, INVALID_DEVICE, ALIASED: memory that cannot be read, written or

@@ -68,7 +68,7 @@ def fused_infer_attention_score_v2(
     dequant_scale_key_dtype: None = None,
     dequant_scale_value_dtype: None = None,
     dequant_scale_key_rope_dtype: None = None,
-    learnable_sink: None = None,
+    learnable_sink: Array | None = None,
     quant_scale_p: None = None,
     out_dtype: None = None,
 ) -> tuple[Result, Result]:
@@ -77,6 +77,7 @@ def fused_infer_attention_score_v2(
 
         s[k] = softmax_scale * (query . key[k] + query_rope . key_rope[k]) + pse_shift[q,k]
         attention_out = sum_k softmax(s)[k] * value[k], softmax_lse = ln sum_k exp(s[k])
+        learnable_sink: one more s, without a value, where a row sees a key
 
     Parameters:
         query                         as input_layout says: (B, S1, Nq*D) for BSH (float16,
@@ -137,11 +138,14 @@ def fused_infer_attention_score_v2(
         return_softmax_lse            bool, default False: fill softmax_lse
         level                         str, default "portable" (portable, strict): strict also
                                       refuses what Atlas A2/A3 refuses
+        learnable_sink                [Nq]; strict: absent (float32, or dtype of query (int8: of
+                                      query_rope)), optional: one more logit per query head, without
+                                      a value
 
     Reserved, only None: query_dtype, key_dtype, value_dtype, query_rope_dtype, key_rope_dtype,
         key_shared_prefix_dtype, value_shared_prefix_dtype, dequant_scale_query_dtype,
         dequant_scale_key_dtype, dequant_scale_value_dtype, dequant_scale_key_rope_dtype,
-        learnable_sink, quant_scale_p, out_dtype
+        quant_scale_p, out_dtype
 
     Results, or by keyword the memory for them:
         attention_out                 query, or as input_layout says, with Dv in place of D (dtype
@@ -172,8 +176,7 @@ def fused_infer_attention_score_v2(
         key_rope_dtype=key_rope_dtype, key_shared_prefix_dtype=key_shared_prefix_dtype,
         value_shared_prefix_dtype=value_shared_prefix_dtype, dequant_scale_query_dtype=dequant_scale_query_dtype,
         dequant_scale_key_dtype=dequant_scale_key_dtype, dequant_scale_value_dtype=dequant_scale_value_dtype,
-        dequant_scale_key_rope_dtype=dequant_scale_key_rope_dtype, learnable_sink=learnable_sink,
-        quant_scale_p=quant_scale_p, out_dtype=out_dtype,
+        dequant_scale_key_rope_dtype=dequant_scale_key_rope_dtype, quant_scale_p=quant_scale_p, out_dtype=out_dtype,
     )  # fmt: skip
     values = (
         query, key, value, query_rope, key_rope, pse_shift, atten_mask, actual_seq_qlen, actual_seq_kvlen,
@@ -181,7 +184,7 @@ def fused_infer_attention_score_v2(
         dequant_offset_value, dequant_scale_key_rope, quant_scale_out, quant_offset_out, num_query_heads,
         num_key_value_heads, softmax_scale, pre_tokens, next_tokens, input_layout, sparse_mode, block_size,
         query_quant_mode, key_quant_mode, value_quant_mode, inner_precise, return_softmax_lse, level, attention_out,
-        softmax_lse,
+        softmax_lse, learnable_sink,
     )  # fmt: skip
     result = _core.fused_infer_attention_score_v2(values, "fused_infer_attention_score_v2")
     return without_lse(result) if not return_softmax_lse and softmax_lse is None else result
@@ -235,7 +238,7 @@ def npu_fused_infer_attention_score_v2(
     dequant_scale_key_dtype: None = None,
     dequant_scale_value_dtype: None = None,
     dequant_scale_key_rope_dtype: None = None,
-    learnable_sink: None = None,
+    learnable_sink: Array | None = None,
     quant_scale_p: None = None,
     out_dtype: None = None,
 ) -> tuple[Result, Result]:
@@ -244,6 +247,7 @@ def npu_fused_infer_attention_score_v2(
 
         s[k] = softmax_scale * (query . key[k] + query_rope . key_rope[k]) + pse_shift[q,k]
         attention_out = sum_k softmax(s)[k] * value[k], softmax_lse = ln sum_k exp(s[k])
+        learnable_sink: one more s, without a value, where a row sees a key
 
     Parameters:
         query                         as input_layout says: (B, S1, Nq*D) for BSH (float16,
@@ -304,11 +308,14 @@ def npu_fused_infer_attention_score_v2(
         return_softmax_lse            bool, default False: fill softmax_lse
         level                         str, default "portable" (portable, strict): strict also
                                       refuses what Atlas A2/A3 refuses
+        learnable_sink                [Nq]; strict: absent (float32, or dtype of query (int8: of
+                                      query_rope)), optional: one more logit per query head, without
+                                      a value
 
     Reserved, only None: query_dtype, key_dtype, value_dtype, query_rope_dtype, key_rope_dtype,
         key_shared_prefix_dtype, value_shared_prefix_dtype, dequant_scale_query_dtype,
         dequant_scale_key_dtype, dequant_scale_value_dtype, dequant_scale_key_rope_dtype,
-        learnable_sink, quant_scale_p, out_dtype
+        quant_scale_p, out_dtype
 
     Results, or by keyword the memory for them:
         attention_out                 query, or as input_layout says, with Dv in place of D (dtype
@@ -339,8 +346,7 @@ def npu_fused_infer_attention_score_v2(
         key_rope_dtype=key_rope_dtype, key_shared_prefix_dtype=key_shared_prefix_dtype,
         value_shared_prefix_dtype=value_shared_prefix_dtype, dequant_scale_query_dtype=dequant_scale_query_dtype,
         dequant_scale_key_dtype=dequant_scale_key_dtype, dequant_scale_value_dtype=dequant_scale_value_dtype,
-        dequant_scale_key_rope_dtype=dequant_scale_key_rope_dtype, learnable_sink=learnable_sink,
-        quant_scale_p=quant_scale_p, out_dtype=out_dtype,
+        dequant_scale_key_rope_dtype=dequant_scale_key_rope_dtype, quant_scale_p=quant_scale_p, out_dtype=out_dtype,
     )  # fmt: skip
     values = (
         query, key, value, query_rope, key_rope, pse_shift, atten_mask, actual_seq_qlen, actual_seq_kvlen,
@@ -348,7 +354,7 @@ def npu_fused_infer_attention_score_v2(
         dequant_offset_value, dequant_scale_key_rope, quant_scale_out, quant_offset_out, num_query_heads,
         num_key_value_heads, softmax_scale, pre_tokens, next_tokens, input_layout, sparse_mode, block_size,
         query_quant_mode, key_quant_mode, value_quant_mode, inner_precise, return_softmax_lse, level, attention_out,
-        softmax_lse,
+        softmax_lse, learnable_sink,
     )  # fmt: skip
     result = _core.fused_infer_attention_score_v2(values, "npu_fused_infer_attention_score_v2")
     return without_lse(result) if not return_softmax_lse and softmax_lse is None else result

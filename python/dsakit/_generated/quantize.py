@@ -40,8 +40,9 @@ def quantize(
         input        rank >= 1 (float32, float16, bfloat16): values to quantise, any strides with
                      the last 1
         scales       [n] or [1], n the length of axis; not div_mode: also rank of input, the other
-                     axes 1 (float32, or bfloat16 with bfloat16 input; not div_mode: dtype of
-                     input): what input is divided by, or not div_mode multiplied by
+                     axes 1 (float32, or bfloat16 with bfloat16 input; portable: float16 and
+                     bfloat16 with float32 input; not div_mode: dtype of input): what input is
+                     divided by, or not div_mode multiplied by
         zero_points  shape of scales (int8, uint8, int32, bfloat16 (rounded to an integer); not
                      div_mode: dtype of scales), or None: added after scaling
         dtype        dtype, required (qint8 int8, quint8 uint8, qint32 int32; not div_mode: qint8,
@@ -98,8 +99,9 @@ def npu_quantize(
         input        rank >= 1 (float32, float16, bfloat16): values to quantise, any strides with
                      the last 1
         scales       [n] or [1], n the length of axis; not div_mode: also rank of input, the other
-                     axes 1 (float32, or bfloat16 with bfloat16 input; not div_mode: dtype of
-                     input): what input is divided by, or not div_mode multiplied by
+                     axes 1 (float32, or bfloat16 with bfloat16 input; portable: float16 and
+                     bfloat16 with float32 input; not div_mode: dtype of input): what input is
+                     divided by, or not div_mode multiplied by
         zero_points  shape of scales (int8, uint8, int32, bfloat16 (rounded to an integer); not
                      div_mode: dtype of scales), or None: added after scaling
         dtype        dtype, required (qint8 int8, quint8 uint8, qint32 int32; not div_mode: qint8,

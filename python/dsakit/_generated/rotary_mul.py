@@ -33,6 +33,7 @@ def rotary_mul(
         y = x * r1 + rot(x) * r2
         half:       rot(x) = [-x[D/2 ..], x[.. D/2]]
         interleave: pairs (x[2i], x[2i+1]) become (-x[2i+1], x[2i])
+        with rotate: rot(x) = x @ rotate in fp32; rotary_mode has no effect
 
     Parameters:
         x            rank 3 or 4, last axis D even; strict: D < 896, axes 0 and 1 < 1000 (bfloat16,
@@ -41,7 +42,8 @@ def rotary_mul(
         r2           like r1, on its own (dtype of x): sines
         rotary_mode  str, default "half" (half, interleave): which elements turn together: j and j +
                      D/2, or 2j and 2j + 1
-        rotate       absent, optional: reserved
+        rotate       [D, D]; strict: absent (dtype of x), optional: what turns a row in place of
+                     rotary_mode, from the right
         level        str, default "portable" (portable, strict): strict also refuses what Atlas
                      A2/A3 refuses
 
@@ -50,7 +52,7 @@ def rotary_mul(
 
     Errors:
         INVALID_ARGUMENT: a tensor is missing, rotary_mode is unknown
-        UNSUPPORTED: rotate is given; strict: D or a leading axis beyond the chip
+        UNSUPPORTED: strict: rotate is given, D or a leading axis beyond the chip
         INVALID_SHAPE, INVALID_DTYPE: a tensor is not as listed
         INVALID_STRIDE, MISALIGNED, INVALID_DEVICE, ALIASED: memory that cannot be read, written or
             shared like this
@@ -81,6 +83,7 @@ def npu_rotary_mul(
         y = x * r1 + rot(x) * r2
         half:       rot(x) = [-x[D/2 ..], x[.. D/2]]
         interleave: pairs (x[2i], x[2i+1]) become (-x[2i+1], x[2i])
+        with rotate: rot(x) = x @ rotate in fp32; rotary_mode has no effect
 
     Parameters:
         x            rank 3 or 4, last axis D even; strict: D < 896, axes 0 and 1 < 1000 (bfloat16,
@@ -89,7 +92,8 @@ def npu_rotary_mul(
         r2           like r1, on its own (dtype of x): sines
         rotary_mode  str, default "half" (half, interleave): which elements turn together: j and j +
                      D/2, or 2j and 2j + 1
-        rotate       absent, optional: reserved
+        rotate       [D, D]; strict: absent (dtype of x), optional: what turns a row in place of
+                     rotary_mode, from the right
         level        str, default "portable" (portable, strict): strict also refuses what Atlas
                      A2/A3 refuses
 
@@ -98,7 +102,7 @@ def npu_rotary_mul(
 
     Errors:
         INVALID_ARGUMENT: a tensor is missing, rotary_mode is unknown
-        UNSUPPORTED: rotate is given; strict: D or a leading axis beyond the chip
+        UNSUPPORTED: strict: rotate is given, D or a leading axis beyond the chip
         INVALID_SHAPE, INVALID_DTYPE: a tensor is not as listed
         INVALID_STRIDE, MISALIGNED, INVALID_DEVICE, ALIASED: memory that cannot be read, written or
             shared like this

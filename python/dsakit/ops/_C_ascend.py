@@ -174,8 +174,8 @@ def npu_kv_quant_sparse_flash_attention(
         key                       [B, S2, 1, row], [T2, 1, row] or pages [block_num, block_size, 1,
                                   row] (int8): packed rows: Dv codes, Dr values of query's dtype,
                                   Dv/tile_size float32 scales
-        value                     shape of key (dtype of key): the key: the same memory, or equal
-                                  rows
+        value                     shape of key; portable: or its codes alone [.., Dv] (dtype of
+                                  key): the key: the same memory, or equal rows
         sparse_indices            [B, S1, 1, K] or [T1, 1, K] (int32): blocks of positions to attend
                                   to, -1 ends a list
         scale_value               float, required (finite): factor of the scores, as given

@@ -69,6 +69,7 @@ struct Problem {
 
   const std::uint8_t* mask = nullptr;  // nonzero: hidden; row q of sequence b at mask_sequence * b + mask_row * q
   std::ptrdiff_t mask_sequence = 0, mask_row = 0;
+  Parameter sink;  // axis head (query head): one more score, without a value, of rows that see a key; -inf is none
   Grid bias;  // of the query's type, `token` its row stride, first_query not added; data null: none
 
   /// Queries q < queries are written, also those without a key (zeros, quantised as any other); padding is the door's.

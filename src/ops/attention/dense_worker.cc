@@ -77,10 +77,17 @@ void Worker::merge(const Partial& all, const Partial& later, int r) const {
 void Worker::finish(const Tile& tile, const Partial& all, int r) const {
   const Sequence& s = p_.sequence[tile.b];
   const std::int64_t query = tile.first + r / tile.heads, head = tile.query_head(p_, r % tile.heads);
-  float* o = all.values + r * plan_.value_pitch;
-  const float sum = all.sum[r];
+  float *o = all.values + r * plan_.value_pitch, sum = all.sum[r], max = all.max[r];
+  float sink = -std::numeric_limits<float>::infinity(), share = 1;  // of the keys, in the sum
+  if (p_.sink.data && sum != 0) columns_of(p_.sink, 0, head, 0, 1, sink, &sink);
+  if (sink > -std::numeric_limits<float>::infinity()) {
+    const float larger = std::max(max, sink), keep = std::exp(max - larger), keys = sum * keep;
+    sum = keys + (sink == larger ? 1 : std::exp(sink - larger)), max = larger, share = keys / sum;
+    for (int c = 0; c < p_.value; ++c) o[c] *= keep;
+    all.shift[r] *= keep;
+  }
   if (p_.lse.data)
-    *address<float>(p_.lse, s, tile.b, query, head) = sum != 0      ? all.max[r] + std::log(sum)
+    *address<float>(p_.lse, s, tile.b, query, head) = sum != 0      ? max + std::log(sum)
                                                       : s.keys == 0 ? p_.lse_of_no_keys
                                                                     : std::numeric_limits<float>::infinity();
   if (sum == 0) {
@@ -91,7 +98,7 @@ void Worker::finish(const Tile& tile, const Partial& all, int r) const {
     for (int c = 0; c < p_.value; ++c) o[c] /= sum;
     if (plan_.products == Products::int8)
       with_columns(p_.value_offset, p_.value_scale, tile.b, tile.g, p_.value, o,
-                   [](float x, float offset, float scale) { return (x + offset) * scale; });
+                   [=](float x, float offset, float scale) { return (x + offset * share) * scale; });
   }
   switch (p_.out_type) {
     case DType::bf16:

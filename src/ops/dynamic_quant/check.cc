@@ -12,13 +12,17 @@ namespace {
 struct Sizes {
   std::int64_t rows = 1, width = 0;
   bool int4 = false;
+  Mode mode = Mode::token;
 };
 
+Mode mode_of(const DynamicQuantArgs& a) {
+  return a.quant_mode == "perchannel" ? Mode::channel : a.quant_mode == "pertensor" ? Mode::tensor : Mode::token;
+}
+
 void check_mode(const Check& check, const DynamicQuantArgs& a) {
-  if (a.quant_mode == "perchannel" || a.quant_mode == "pertensor")
-    check.fail(Status::unsupported, "quant_mode", "", "is '" + std::string(a.quant_mode) + "'", "pertoken",
-               "perchannel and pertensor are reserved");
-  check.one_of(a.quant_mode, "quant_mode", {"pertoken"});
+  check.one_of(a.quant_mode, "quant_mode", {"pertoken", "perchannel", "pertensor"});
+  check.chip(a.quant_mode == "pertoken", "quant_mode", "is '" + std::string(a.quant_mode) + "'",
+             "pertoken: the others are Atlas 950's");
   if (a.dst_type.starts_with("float8") || a.dst_type.starts_with("hifloat8"))
     check.fail(Status::unsupported, "dst_type", "", "is '" + std::string(a.dst_type.substr(0, 120)) + "'",
                "int8, qint8 or quint4x2", "8-bit floats are reserved");
@@ -46,7 +50,7 @@ Sizes check_inputs(const Check& check, const DynamicQuantArgs& a) {
   check_countable(check, inputs);
   if (a.input.rank < 2) check.fail(Status::invalid_shape, "input", "", shape_text(a.input), "rank 2 or more");
   Sizes s;
-  s.width = a.input.shape[a.input.rank - 1], s.int4 = a.dst_type == "quint4x2";
+  s.width = a.input.shape[a.input.rank - 1], s.int4 = a.dst_type == "quint4x2", s.mode = mode_of(a);
   for (int axis = 0; axis + 1 < a.input.rank; ++axis) s.rows *= a.input.shape[axis];
   if (s.width < 1) check.fail(Status::invalid_shape, "input", "", shape_text(a.input), "a last axis of at least 1");
   if (s.int4 && s.width % 8 != 0)
@@ -55,12 +59,16 @@ Sizes check_inputs(const Check& check, const DynamicQuantArgs& a) {
   if (a.group_index) {
     if (!a.smooth_scales)
       check.fail(Status::invalid_argument, "group_index", "", "is given without smooth_scales", "both or neither");
+    if (s.mode != Mode::token)
+      check.fail(Status::invalid_argument, "group_index", "", "is given", "absent", "groups go with pertoken");
     check.rank(a.group_index, "group_index", 1, "one end row per group");
   }
   if (a.smooth_scales) {
     if (a.group_index)
       check.shape(a.smooth_scales, "smooth_scales", {a.group_index.shape[0], s.width},
                   "G of group_index, last axis of input");
+    else if (s.mode == Mode::channel)
+      check.shape(a.smooth_scales, "smooth_scales", {a.input.shape[a.input.rank - 2]}, "axis -2 of input: perchannel");
     else check.shape(a.smooth_scales, "smooth_scales", {s.width}, "last axis of input");
   }
   check.dtype(a.input, "input", {DType::bf16, DType::f16, DType::f32});
@@ -81,6 +89,8 @@ DynamicQuantOuts wanted(const DynamicQuantArgs& a, const Sizes& s) {
   DynamicQuantOuts o{like(a.input, s.int4 ? DType::i32 : DType::i8), like(a.input, DType::f32)};
   if (s.int4) o.y.shape[o.y.rank - 1] /= 8;
   --o.scale.rank;
+  if (s.mode == Mode::channel) o.scale.shape[o.scale.rank - 1] = s.width;
+  if (s.mode == Mode::tensor) o.scale.rank = 1, o.scale.shape[0] = 1;
   for (Tensor* t : {&o.y, &o.scale}) make_contiguous(*t);
   return o;
 }
@@ -92,7 +102,7 @@ Problem check(const DynamicQuantArgs& a, const DynamicQuantOuts& o) {
   const Sizes s = check_inputs(check, a);
   const DynamicQuantOuts expected = wanted(a, s);
   check_out(check, o.y, "y", expected.y, "shape of input");
-  check_out(check, o.scale, "scale", expected.scale, "shape of input");
+  check_out(check, o.scale, "scale", expected.scale, s.mode == Mode::tensor ? "one for all" : "shape of input");
   check_separate(check, Tensors(a, o));
   Problem p{.input = Rows(a.input, 1),
             .y = Rows(o.y, 1),
@@ -100,6 +110,8 @@ Problem check(const DynamicQuantArgs& a, const DynamicQuantOuts& o) {
             .rows = s.rows,
             .width = s.width,
             .int4 = s.int4,
+            .mode = s.mode,
+            .length = a.input.shape[a.input.rank - 2],
             .smooth = a.smooth_scales};
   if (a.group_index) {
     p.ends = static_cast<const std::int32_t*>(a.group_index.data);

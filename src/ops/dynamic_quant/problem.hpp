@@ -9,11 +9,15 @@
 
 namespace dsakit::dynamic_quant_op {
 
+enum class Mode { token, channel, tensor };  // what has a scale of its own
+
 struct Problem {
   Rows input, y, scale;
   std::int64_t rows, width;
   bool int4;
-  Tensor smooth;                       // not given, [width] or [groups, width]
+  Mode mode;
+  std::int64_t length;                 // of a channel: axis -2
+  Tensor smooth;                       // not given, [width] or [groups, width]; of channels [length]
   const std::int32_t* ends = nullptr;  // of the groups
   std::int64_t ends_stride = 1, groups = 0;
 

@@ -7,21 +7,29 @@
 namespace dsakit::reference {
 
 void dynamic_quant(const DynamicQuantArgs& args, const DynamicQuantOuts& outs) {
+  using dynamic_quant_op::Mode;
   const auto p = dynamic_quant_op::check(args, outs);
-  for (std::int64_t r = 0; r < p.rows; ++r) {
-    std::vector<float> z(static_cast<std::size_t>(p.width));
-    float a = 0;
+  const std::int64_t scales = outs.scale.elements();
+  // Which scale element i of row r has.
+  auto scale_of = [&](std::int64_t r, std::int64_t i) {
+    return p.mode == Mode::token ? r : p.mode == Mode::channel ? r / p.length * p.width + i : 0;
+  };
+  auto z = [&](std::int64_t r, std::int64_t i) {
+    const float x = float_at(p.input.tensor, p.input.offset(r) + i);
+    if (!p.smooth) return x;
+    return x * float_at(p.smooth, p.mode == Mode::channel ? r % p.length * p.smooth.stride[0] : p.smooth_offset(r) + i);
+  };
+  std::vector<float> largest(std::size_t(scales), 0.0f);
+  for (std::int64_t r = 0; r < p.rows; ++r)
+    for (std::int64_t i = 0; i < p.width; ++i)
+      if (float& a = largest[std::size_t(scale_of(r, i))]; std::fabs(z(r, i)) > a) a = std::fabs(z(r, i));
+  auto is_tiny = [&](float a) { return !std::isfinite(p.largest_code() / a); };
+  for (std::int64_t s = 0; s < scales; ++s)
+    *p.scale.row<float>(s) = is_tiny(largest[std::size_t(s)]) ? 0 : largest[std::size_t(s)] / p.largest_code();
+  for (std::int64_t r = 0; r < p.rows; ++r)
     for (std::int64_t i = 0; i < p.width; ++i) {
-      float& v = z[std::size_t(i)];
-      v = float_at(p.input.tensor, p.input.offset(r) + i);
-      if (p.smooth) v = v * float_at(p.smooth, p.smooth_offset(r) + i);
-      if (std::fabs(v) > a) a = std::fabs(v);
-    }
-    const float multiplier = p.largest_code() / a;
-    const bool tiny = !std::isfinite(multiplier);
-    *p.scale.row<float>(r) = tiny ? 0 : a / p.largest_code();
-    for (std::int64_t i = 0; i < p.width; ++i) {
-      float code = tiny ? 0 : std::nearbyintf(z[std::size_t(i)] * multiplier);
+      const float a = largest[std::size_t(scale_of(r, i))];
+      float code = is_tiny(a) ? 0 : std::nearbyintf(z(r, i) * (p.largest_code() / a));
       if (code != code) code = 0;
       if (p.int4) {
         std::int32_t& word = p.y.row<std::int32_t>(r)[i / 8];
@@ -32,7 +40,6 @@ void dynamic_quant(const DynamicQuantArgs& args, const DynamicQuantOuts& outs) {
         p.y.row<std::int8_t>(r)[i] = std::int8_t(std::fmin(std::fmax(code, -128.0f), 127.0f));
       }
     }
-  }
 }
 
 }  // namespace dsakit::reference

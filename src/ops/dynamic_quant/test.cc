@@ -67,6 +67,13 @@ void every_form(std::int64_t rows, std::int64_t width) {
   expect_everywhere({.input = input, .smooth_scales = tensor(smooth.data(), {width})});
   expect_everywhere(
       {.input = input, .smooth_scales = tensor(smooth.data(), {4, width}), .group_index = tensor(ends.data(), {4})});
+  const auto rows_of = values<T>(1, rows);
+  for (const char* mode : {"perchannel", "pertensor"}) {
+    const Tensor factors = mode[3] == 'c' ? tensor(rows_of.data(), {rows}) : tensor(smooth.data(), {width});
+    expect_everywhere({.input = input, .quant_mode = mode});
+    expect_everywhere({.input = input, .smooth_scales = factors, .quant_mode = mode});
+    if (width % 8 == 0) expect_everywhere({.input = input, .dst_type = "quint4x2", .quant_mode = mode});
+  }
   if (width % 8 == 0) expect_everywhere({.input = input, .dst_type = "quint4x2"});
 }
 
@@ -92,6 +99,33 @@ TEST(DynamicQuant, KeepsTheAxesOfItsInput) {
   EXPECT_TRUE(quantised({.input = tensor(x.data(), {2, 3, 2, 16})}, &context) ==
               quantised({.input = tensor(x.data(), {12, 16})}, nullptr));
   expect_everywhere({.input = tensor(x.data(), {0, 16})});
+}
+
+TEST(DynamicQuant, ScalesOfColumnsAndOfAll) {
+  const auto x = values<bf16>(12, 16);
+  DynamicQuantOuts o{};
+  infer({.input = tensor(x.data(), {2, 3, 2, 16}), .quant_mode = "perchannel"}, o);
+  EXPECT_EQ(o.scale.rank, 3);
+  EXPECT_EQ(o.scale.shape[1], 3);
+  EXPECT_EQ(o.scale.shape[2], 16);
+  expect_everywhere({.input = tensor(x.data(), {2, 3, 2, 16}), .quant_mode = "perchannel"});
+  expect_everywhere({.input = tensor(x.data(), {2, 3, 2, 16}), .quant_mode = "pertensor"});
+  expect_everywhere({.input = tensor(x.data(), {0, 16}), .quant_mode = "perchannel"});
+  expect_everywhere({.input = tensor(x.data(), {0, 16}), .quant_mode = "pertensor"});
+  const std::vector<float> z = {127, 1, 0, -63.5f, 2, 0};
+  Context context;
+  const Result columns = quantised({.input = tensor(z.data(), {2, 3}), .quant_mode = "perchannel"}, &context);
+  EXPECT_EQ(columns.codes, (std::vector<std::int8_t>{127, 64, 0, -64, 127, 0}));
+  EXPECT_EQ(columns.scale, (std::vector<float>{1, 2.0f / 127, 0}));
+  const std::vector<float> halves = {1, 4};
+  const Result smooth = quantised(
+      {.input = tensor(z.data(), {2, 3}), .smooth_scales = tensor(halves.data(), {2}), .quant_mode = "perchannel"},
+      &context);
+  EXPECT_EQ(smooth.codes, (std::vector<std::int8_t>{64, 16, 0, -127, 127, 0}));
+  EXPECT_EQ(smooth.scale, (std::vector<float>{2, 8.0f / 127, 0}));
+  const Result all = quantised({.input = tensor(z.data(), {2, 3}), .quant_mode = "pertensor"}, &context);
+  EXPECT_EQ(all.codes, (std::vector<std::int8_t>{127, 1, 0, -64, 2, 0}));
+  EXPECT_EQ(all.scale, std::vector<float>{1});
 }
 
 TEST(DynamicQuant, WorkedExamples) {
@@ -143,8 +177,13 @@ TEST(DynamicQuant, Refusals) {
   expect_refused({.input = input, .smooth_scales = rows, .group_index = groups(early)}, Status::invalid_seqlen,
                  "group_index", "[2]");
   expect_refused({.input = input, .dst_type = "int5"}, Status::invalid_argument, "dst_type");
-  expect_refused({.input = input, .quant_mode = "perchannel"}, Status::unsupported, "quant_mode");
-  expect_refused({.input = input, .quant_mode = "pertensor"}, Status::unsupported, "quant_mode");
+  for (const char* mode : {"perchannel", "pertensor"}) {
+    expect_refused({.input = input, .quant_mode = mode, .level = Level::strict}, Status::unsupported, "quant_mode");
+    expect_refused({.input = input, .smooth_scales = rows, .group_index = groups(two), .quant_mode = mode},
+                   Status::invalid_argument, "group_index");
+  }
+  expect_refused({.input = input, .smooth_scales = tensor(smooth.data(), {12}), .quant_mode = "perchannel"},
+                 Status::invalid_shape, "smooth_scales");
   expect_refused({.input = input, .quant_mode = "perrow"}, Status::invalid_argument, "quant_mode");
   expect_refused({.input = input, .dst_type_max = 1}, Status::unsupported, "dst_type_max");
 

@@ -50,6 +50,8 @@ struct Spec {
   bool out_offset = false;
   float os_scale = 40, os_offset = 5;
   bool lse = true;
+  DType sinks = DType::other;  // of learnable_sink; other: none
+  float sink_low = -2, sink_high = 2;
   bool poison = true;
   float spread = 1;                       // of the queries
   std::int64_t first_b = 0, first_k = 0;  // logical names of sequence 0 and position 0
@@ -123,7 +125,7 @@ struct Case {
   bool folded, rope, full, quantised, decode;
   std::vector<std::int64_t> l1, l2, base1, base2;  // rows of each sequence, and those before it
   std::int64_t columns = 0, pages = 0;
-  Buffer query, key, value, query_rope, key_rope, pse, mask, qlen, kvlen, table, sq, ks, ko, vs, vo, os, oo, attention,
+  Buffer query, key, value, query_rope, key_rope, pse, mask, qlen, kvlen, table, sq, ks, ko, vs, vo, os, oo, sink, attention,
       lse;
 
   explicit Case(const Spec& spec);

@@ -59,12 +59,23 @@ void Door::rest() const {
         "0 or 1 with one row of queries");
   const Tensors inputs = Tensors::inputs<Outs>(a);
   check_reserved(c, inputs);
+  if (a.learnable_sink) sink();
   check_memory(c, inputs);  // S-65
   // S-67, S-69
   if (s.width == 0 && s.out_width != 0)
     wrong_shape(a.query, "query", "heads with columns", "attention_out has width " + to_string(s.out_width));
   if (!std::isfinite(a.softmax_scale) || !std::isfinite(float(a.softmax_scale)))
     c.fail(Status::invalid_argument, "softmax_scale", "", "is " + to_string(a.softmax_scale), "a finite number");
+  for (std::int64_t h = 0; a.learnable_sink && h < s.heads; ++h)
+    if (std::isnan(float_at(a.learnable_sink, h * a.learnable_sink.stride[0])))
+      c.fail(Status::invalid_argument, "learnable_sink", subscript({h}), "is nan", "a number");
+}
+
+void Door::sink() const {
+  const char* name = "learnable_sink";
+  c.chip(false, name, "is given", "absent");
+  c.shape(a.learnable_sink, name, {s.heads}, "num_query_heads");
+  c.dtype(a.learnable_sink, name, {DType::f32, s.full ? a.query_rope.dtype : a.query.dtype});
 }
 
 void Door::results(const Outs& o) const {

@@ -28,7 +28,7 @@ struct Door {
   void masks();                     // check_masks.cc: modes, atten_mask, pse_shift
   void pages() const;               // check_lengths.cc: the page table's entries
   void scales() const;              // check_scales.cc: dequantisation, int8 output
-  void rest() const;                // check.cc: remaining attributes, memory
+  void rest() const;                // check.cc: remaining attributes, sink, memory
   void results(const Outs&) const;  // check.cc
 
   // ---- check_shapes.cc
@@ -43,6 +43,8 @@ struct Door {
   void chip_widths() const;
   void chip_counts() const;
   void chip_elements() const;
+  // ---- check.cc
+  void sink() const;
   // ---- check_scales.cc
   void dequantisation() const;
   void dequantisation_on_chip() const;

@@ -265,6 +265,11 @@ struct Reference {
     }
     std::vector<double> sum(std::size_t(value_width), 0.0);
     double total = 0;
+    if (a.learnable_sink && !seen.empty()) {
+      const double sink = number(a.learnable_sink, {h});
+      most = std::fmax(most, sink);
+      if (sink > -INFINITY) total = sink == most ? 1 : std::exp(sink - most);
+    }
     for (std::size_t i = 0; i < seen.size(); ++i) {
       const double e = std::exp(score[i] - most);
       total += e;

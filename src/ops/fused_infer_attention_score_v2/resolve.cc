@@ -126,6 +126,8 @@ Problem resolve(const FusedInferAttentionScoreV2Args& a, const FusedInferAttenti
     const Tensor& t = a.pse_shift;
     x.bias = {t.data, t.shape[0] == 1 ? 0 : t.stride[0], t.stride[2], t.stride[1]};
   }
+  if (a.learnable_sink)
+    x.sink = {.data = a.learnable_sink.data, .dtype = a.learnable_sink.dtype, .head = a.learnable_sink.stride[0]};
   x.out = grid(o.attention_out, out, s.heads), x.out_type = o.attention_out.dtype;
   x.out_scale = out_parameter(a.quant_scale_out, s), x.out_offset = out_parameter(a.quant_offset_out, s);
   if (a.return_softmax_lse) {

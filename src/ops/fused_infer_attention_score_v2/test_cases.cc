@@ -225,6 +225,11 @@ void Case::results() {
     }
     if (s.out_offset && oo.t.elements() == 1) oo.put(0, s.os_offset);
   }
+  if (s.sinks != DType::other) {
+    sink.make(s.sinks, {s.nq});
+    Random r(s.seed + 78);
+    for (std::int64_t h = 0; h < s.nq; ++h) sink.put(h, h % 3 == 1 ? -INFINITY : r.uniform(s.sink_low, s.sink_high));
+  }
   attention.make(type, shape_of(out, s.nq, s.s1, s.dv), 0x5a);
   if (s.lse) lse.make(DType::f32, folded ? Shape{s.s1, s.nq, 1} : Shape{s.b, s.nq, s.s1, 1}, 0x5a);
 }
@@ -260,6 +265,7 @@ FusedInferAttentionScoreV2Args Case::args() const {
           .value_quant_mode = s.vm,
           .inner_precise = s.inner_precise,
           .return_softmax_lse = s.lse,
+          .learnable_sink = sink.t,
           .level = s.level};
 }
 

@@ -41,9 +41,10 @@ struct Keys {
 
 template <class T>
 T softmax_row(const std::vector<T>& score, const std::vector<std::int64_t>& seen, const Keys& keys, std::int64_t dv,
-              T value_factor, DType probability, std::vector<T>& out) {
-  T most = -INFINITY, total = 0;
+              T value_factor, DType probability, float sink, std::vector<T>& out) {
+  T most = T(sink), total = 0;
   for (const T x : score) most = std::max(most, x);
+  if (sink > -INFINITY) total = std::exp(T(sink) - most);
   std::vector<T> sum(std::size_t(dv), T(0));
   for (std::size_t i = 0; i < seen.size(); ++i) {
     const T e = std::exp(score[i] - most);
@@ -95,9 +96,10 @@ Judged::Judged(const Case& c, bool with_plain) {
         }
         keys.push_back(!seen.empty());
         const double none = c.l2[b] == 0 && c.decode ? double(-3.4e38f) : INFINITY;
-        const double l = softmax_row<double>(score, seen, rows, s.dv, value_factor, type, out);
+        const float sink = c.sink.t ? c.sink.get(h) : -INFINITY;
+        const double l = softmax_row<double>(score, seen, rows, s.dv, value_factor, type, sink, out);
         lse.push_back(seen.empty() ? none : l);
-        if (with_plain) softmax_row<float>(plain_score, seen, rows, s.dv, value_factor, type, plain);
+        if (with_plain) softmax_row<float>(plain_score, seen, rows, s.dv, value_factor, type, sink, plain);
       }
   }
 }

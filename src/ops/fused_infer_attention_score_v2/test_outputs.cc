@@ -307,6 +307,55 @@ TEST(FusedInfer, H5SentinelOfSingleTokens) {
   run(roped, *supported_kernels().back(), 1);
   EXPECT_EQ(roped.lse.get(0), INFINITY);
 }
+/// One more logit per head, without a value.
+TEST(FusedInfer, H7LearnableSink) {
+  for (const DType sinks : {DType::f32, kBf16})
+    for (const float high : {2.0f, 60.0f}) {
+      const auto with = [&](Spec s) {
+        s.sinks = s.type == kF16 ? DType::f32 : sinks, s.sink_high = high;
+        return s;
+      };
+      expect_all_right(with({.layout = "BNSD", .b = 2, .nk = 2, .s1 = 5, .s2 = 300}));
+      expect_all_right(with({.layout = "TND", .nk = 2, .type = kBf16, .ql = {5, 2}, .kl = {20, 600}, .mode = 3}));
+      expect_all_right(with({.layout = "BNSD", .s1 = 1, .type = kBf16, .kl = {2000}, .rank = 4}));  // split among threads
+      expect_all_right(with({.layout = "BSND_NBSD", .b = 2, .nq = 32, .nk = 1, .d = 512, .dr = 64, .type = kBf16,
+                             .kl = {300, 77}, .rank = 3}));
+      for (const Shape& scales : {Shape{2, 128}, Shape{2, 300}})  // of channels; of tokens
+        expect_all_right(with({.layout = "BNSD", .b = 2, .nk = 2, .s1 = 1, .s2 = 300, .type = kBf16, .kv = kI8,
+                               .km = scales[1] == 300, .vm = scales[1] == 300, .ks = scales, .vs = scales,
+                               .offsets = true}));
+      expect_all_right(with({.layout = "BSND_NBSD", .b = 2, .nq = 32, .nk = 1, .d = 512, .dr = 64, .type = kI8,
+                             .kl = {300, 77}, .rank = 5}));
+      expect_all_right(with(kFewKeys));  // rows without a key keep their sentinel
+    }
+  // Scores 0 and ln 3 beside a sink of ln 4: weights 1, 3 and 4.
+  Case c({.layout = "BNSD", .nq = 1, .s1 = 1, .s2 = 2, .d = 1, .type = DType::f32, .scale = 1, .sinks = DType::f32});
+  c.query.put(0, 1), c.key.put(0, 0), c.key.put(1, std::log(3.0f)), c.value.put(0, 8), c.value.put(1, 16);
+  c.sink.put(0, std::log(4.0f));
+  const auto expect = [&](float out, double lse) {
+    EXPECT_NEAR(c.attention.get(0), out, 1e-5);
+    EXPECT_TRUE(std::isinf(lse) ? c.lse.get(0) == lse : std::fabs(c.lse.get(0) - lse) < 1e-6) << c.lse.get(0);
+  };
+  for (const auto& [sink, out, lse] : {std::tuple{std::log(4.0f), 7.0f, std::log(8.0)},
+                                       {-INFINITY, 14.0f, std::log(4.0)}, {INFINITY, 0.0f, double(INFINITY)}}) {
+    c.sink.put(0, sink);
+    reference::fused_infer_attention_score_v2(c.args(), c.outs());
+    expect(out, lse);
+    for (const Kernels* kernels : supported_kernels()) run(c, *kernels, 1), expect(out, lse);
+  }
+}
+/// A sink of -inf is none, to the bit.
+TEST(FusedInfer, H7NoSink) {
+  const Spec s{.layout = "BNSD", .b = 2, .nk = 2, .s1 = 5, .s2 = 300, .type = kBf16};
+  for (const Kernels* kernels : supported_kernels()) {
+    const Results wanted = bits(s, *kernels);
+    Spec with = s;
+    with.sinks = DType::f32;
+    Case c(with);
+    for (std::int64_t h = 0; h < s.nq; ++h) c.sink.put(h, -INFINITY);
+    for (const int threads : {1, 2, 3}) EXPECT_EQ(run(c, *kernels, threads), wanted);
+  }
+}
 TEST(FusedInfer, H6LargeScores) {
   for (const DType type : {kF16, kBf16, DType::f32})
     for (const double scale : {300, -300, 0}) {

@@ -83,6 +83,7 @@ Spec drawn(std::uint64_t seed) {
   }
   s.lse = r.below(4) != 0;
   if (full) s.scale = 0.3;
+  if (r.below(4) == 0) s.sinks = full ? DType::f32 : pick(r, {DType::f32, s.type});
   return s;
 }
 

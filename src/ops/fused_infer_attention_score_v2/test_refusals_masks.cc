@@ -130,6 +130,16 @@ TEST(FusedInferRefusals, RemainingAttributesAndMemory) {
       {"S-63", kAll, kDense, kArgument, "inner_precise", "", [](Case&, A& a, O&) { a.inner_precise = 4; }},
       {"S-63 negative", kAll, kDense, kArgument, "inner_precise", "", [](Case&, A& a, O&) { a.inner_precise = -1; }},
       {"S-63 single", kStrict, but(kSingle, [](Spec& s) { s.inner_precise = 2; }), kArgument, "inner_precise"},
+      {"sink on chip", kStrict, but(kDense, [](Spec& s) { s.sinks = DType::f32, s.lse = false; }), kChip,
+       "learnable_sink"},
+      {"sink heads", kAll, kDense, Status::invalid_shape, "learnable_sink", "",
+       [](Case& c, A& a, O&) { c.sink.make(DType::f32, {5}), a.learnable_sink = c.sink.t, a.level = Level::portable; }},
+      {"sink dtype", kAll, kDense, Status::invalid_dtype, "learnable_sink", "",
+       [](Case& c, A& a, O&) { c.sink.make(DType::bf16, {4}), a.learnable_sink = c.sink.t, a.level = Level::portable; }},
+      {"sink nan", kAll, kDense, kArgument, "learnable_sink", "[2]",
+       [](Case& c, A& a, O&) {
+         c.sink.make(DType::f32, {4}), c.sink.put(2, NAN), a.learnable_sink = c.sink.t, a.level = Level::portable;
+       }},
       {"S-64", kAll, kDense, kChip, "dequant_scale_key_rope", "",
        [](Case& c, A& a, O&) { a.dequant_scale_key_rope = c.query.t; }},
       {"S-65 innermost", kAll, kDense, Status::invalid_stride, "query", "",

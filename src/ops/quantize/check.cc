@@ -74,6 +74,8 @@ Channels check_inputs(const Check& check, const QuantizeArgs& a) {
   check.dtype(a.input, "input", {DType::f32, DType::f16, DType::bf16});
   if (!a.div_mode) check.dtype(a.scales, "scales", {a.input.dtype}, "dtype of input");
   else if (a.input.dtype == DType::bf16) check.dtype(a.scales, "scales", {DType::f32, DType::bf16});
+  else if (a.input.dtype == DType::f32 && !check.strict())
+    check.dtype(a.scales, "scales", {DType::f32, DType::f16, DType::bf16});  // widening is exact
   else check.dtype(a.scales, "scales", {DType::f32}, "bfloat16 scales go with a bfloat16 input");
   if (a.zero_points && a.div_mode) {
     check.dtype(a.zero_points, "zero_points", {DType::i8, DType::u8, DType::i32, DType::bf16});

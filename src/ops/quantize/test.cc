@@ -154,6 +154,27 @@ TEST(Quantize, Bf16ScalesAndZeroPoints) {
   expect_everywhere(a);
 }
 
+TEST(Quantize, NarrowScalesOfFp32Input) {
+  Random r(3);
+  const std::vector<float> x = random_f32(r, 5 * 40, -9, 9);
+  std::vector<f16> halves;
+  std::vector<bf16> brains;
+  std::vector<float> wide_halves, wide_brains;
+  for (int i = 0; i < 40; ++i) {
+    halves.push_back(to_f16(r.uniform(0.01f, 0.2f))), wide_halves.push_back(to_float(halves.back()));
+    brains.push_back(to_bf16(r.uniform(0.01f, 0.2f))), wide_brains.push_back(to_float(brains.back()));
+  }
+  QuantizeArgs a{.input = tensor(x.data(), {5, 40}), .scales = {}, .dtype = "int8"};
+  for (const auto& [narrow, wide] : {std::pair{tensor(halves.data(), {40}), tensor(wide_halves.data(), {40})},
+                                     {tensor(brains.data(), {40}), tensor(wide_brains.data(), {40})}}) {
+    a.scales = wide;
+    const auto wanted = quantised(a, nullptr);
+    a.scales = narrow;
+    EXPECT_EQ(quantised(a, nullptr), wanted);
+    expect_everywhere(a);
+  }
+}
+
 TEST(Quantize, EmptyInputs) {
   const float one = 1;
   for (const Tensor& x : {shaped(DType::f32, {0, 8}), shaped(DType::f32, {3, 0}), shaped(DType::f32, {0})}) {
@@ -215,7 +236,8 @@ TEST(Quantize, Refusals) {
   expect_refused(with([&](A& a) { a.zero_points = tensor(i.data(), {11}); }), Status::invalid_shape, "zero_points");
   expect_refused(with([&](A& a) { a.zero_points = tensor(i.data(), {1}); }), Status::invalid_shape, "zero_points");
   expect_refused(with([&](A& a) { a.input = tensor(i.data(), {4, 12}); }), Status::invalid_dtype, "input");
-  expect_refused(with([&](A& a) { a.scales = tensor(half.data(), {12}); }), Status::invalid_dtype, "scales");
+  expect_refused(with([&](A& a) { a.scales = tensor(half.data(), {12}), a.level = Level::strict; }),
+                 Status::invalid_dtype, "scales");
   expect_refused(with([&](A& a) {
                    a.input = tensor(half.data(), {4, 12}), a.div_mode = false, a.dtype = "qint8";
                  }),

@@ -21,7 +21,6 @@ void check_broadcast(const Check& check, const Tensor& x, const Tensor& t, const
 void check_inputs(const Check& check, const RotaryMulArgs& a) {
   const Tensors inputs = Tensors::inputs<RotaryMulOuts>(a);
   check_given(check, inputs);
-  check_reserved(check, inputs);
   check.one_of(a.rotary_mode, "rotary_mode", {"half", "interleave"});
   check_countable(check, inputs);
   if (a.x.rank != 3 && a.x.rank != 4) check.fail(Status::invalid_shape, "x", "", shape_text(a.x), "rank 3 or 4");
@@ -29,11 +28,16 @@ void check_inputs(const Check& check, const RotaryMulArgs& a) {
   if (width % 2 != 0) check.fail(Status::invalid_shape, "x", "", shape_text(a.x), "an even last axis");
   check_broadcast(check, a.x, a.r1, "r1");
   check_broadcast(check, a.x, a.r2, "r2");
+  if (a.rotate) {
+    check.chip(false, "rotate", "is given", "absent");
+    check.shape(a.rotate, "rotate", {width, width}, "D, D of x");
+  }
   if (width >= 896) check.chip(false, "x", shape_text(a.x), "a last axis below 896");
   if (a.x.shape[0] >= 1000 || a.x.shape[1] >= 1000) check.chip(false, "x", shape_text(a.x), "B and N below 1000");
   check.dtype(a.x, "x", {DType::bf16, DType::f16, DType::f32});
   for (const auto& [t, name] : {std::pair(&a.r1, "r1"), std::pair(&a.r2, "r2")})
     check.dtype(*t, name, {a.x.dtype}, "dtype of x");
+  if (a.rotate) check.dtype(a.rotate, "rotate", {a.x.dtype}, "dtype of x");
   check_memory(check, inputs);
 }
 
@@ -41,7 +45,8 @@ rotation::Problem check(const RotaryMulArgs& a, const RotaryMulOuts& o) {
   const Check check("rotary_mul", a.level);
   check_inputs(check, a);
   const auto kind = a.rotary_mode == "half" ? rotation::Kind::half : rotation::Kind::interleave;
-  const rotation::Problem problem = rotation::resolve(check, kind, a.x, a.r1, a.r2, o.y);
+  rotation::Problem problem = rotation::resolve(check, kind, a.x, a.r1, a.r2, o.y);
+  problem.matrix = a.rotate;
   check_separate(check, Tensors(a, o));
   return problem;
 }

@@ -20,6 +20,7 @@ struct Problem {
   Kind kind;
   Rows x, y, cos, sin;  // cos and sin: stride 0 along the axes that they are broadcast over
   std::int64_t rows, width;
+  Tensor matrix{};  // [width, width] in place of the kind: x * cos + (x @ matrix) * sin
 };
 
 /// The output: y as x.

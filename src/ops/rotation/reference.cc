@@ -16,7 +16,13 @@ void reference(const Problem& p) {
       auto x = [&](std::int64_t j) { return float_at(p.x.tensor, p.x.offset(r) + j); };
       const float cos = float_at(p.cos.tensor, p.cos.offset(r) + i);
       const float sin = float_at(p.sin.tensor, p.sin.offset(r) + i);
-      const float along = x(from) * cos, across = (negative ? -x(partner) : x(partner)) * sin;
+      float turned = negative ? -x(partner) : x(partner);
+      if (p.matrix) {
+        from = i, turned = 0;
+        for (std::int64_t k = 0; k < p.width; ++k)
+          turned = turned + x(k) * float_at(p.matrix, k * p.matrix.stride[0] + i * p.matrix.stride[1]);
+      }
+      const float along = x(from) * cos, across = turned * sin;
       store(p.y.tensor, p.y.offset(r) + i, along + across);
     }
 }

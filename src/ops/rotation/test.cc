@@ -104,6 +104,31 @@ TEST(RotaryMul, EqualsTheReference) {
       }
 }
 
+TEST(RotaryMul, MatrixInPlaceOfTheMode) {
+  for (DType d : {DType::bf16, DType::f16, DType::f32})
+    for (std::int64_t n : {2, 10, 64, 130}) {
+      Random r{std::uint64_t(n)};
+      Numbers x(d, {3, 5, n}, r), r1(d, {3, 1, n}, r), r2(d, {1, 5, n}, r), matrix(d, {n, n}, r);
+      RotaryMulArgs a{.x = x.tensor(), .r1 = r1.tensor(), .r2 = r2.tensor(), .rotate = matrix.tensor()};
+      const auto y = expect_everywhere(a);
+      a.rotary_mode = "interleave";
+      EXPECT_EQ(expect_everywhere(a), y);
+
+      // The matrix of a mode is the mode.
+      std::vector<float> half(std::size_t(n * n)), pairs(std::size_t(n * n));
+      for (std::int64_t i = 0; i < n / 2; ++i) {
+        half[std::size_t((i + n / 2) * n + i)] = -1, half[std::size_t(i * n + i + n / 2)] = 1;
+        pairs[std::size_t((2 * i + 1) * n + 2 * i)] = -1, pairs[std::size_t(2 * i * n + 2 * i + 1)] = 1;
+      }
+      for (const auto& [mode, numbers] : {std::pair{"half", &half}, {"interleave", &pairs}}) {
+        Numbers of_mode(d, {n, n}, *numbers);
+        const RotaryMulArgs plain{.x = x.tensor(), .r1 = r1.tensor(), .r2 = r2.tensor(), .rotary_mode = mode};
+        a.rotate = of_mode.tensor();
+        EXPECT_EQ(rotated(a, nullptr), rotated(plain, nullptr));
+      }
+    }
+}
+
 TEST(Rotation, WorkedExamples) {
   Numbers x(DType::bf16, {1, 1, 1, 4}, {1, 2, 3, 4}), cos(DType::bf16, {1, 1, 1, 4}, {.5f, .25f, 1, 2}),
       sin(DType::bf16, {1, 1, 1, 4}, {1, .5f, .125f, .75f});
@@ -228,7 +253,12 @@ TEST(RotaryMul, Refusals) {
   using A = RotaryMulArgs;
   refused(with([](A& a) { a.x = {}; }), Status::invalid_argument, "x");
   refused(with([](A& a) { a.r2 = {}; }), Status::invalid_argument, "r2");
-  refused(with([&](A& a) { a.rotate = r1.tensor(); }), Status::unsupported, "rotate");
+  Numbers matrix(d, {8, 8}, r), wide_matrix(DType::f32, {8, 8}, r);
+  refused(with([&](A& a) { a.rotate = matrix.tensor(), a.level = Level::strict; }), Status::unsupported, "rotate");
+  refused(with([&](A& a) { a.rotate = r1.tensor(); }), Status::invalid_shape, "rotate");
+  refused(with([&](A& a) { a.rotate = wide_matrix.tensor(); }), Status::invalid_dtype, "rotate");
+  refused(with([&](A& a) { a.rotate = matrix.tensor(), a.rotary_mode = "quarter"; }), Status::invalid_argument,
+          "rotary_mode");
   refused(with([](A& a) { a.rotary_mode = "quarter"; }), Status::invalid_argument, "rotary_mode");
   refused(with([&](A& a) { a.x = flat.tensor(); }), Status::invalid_shape, "x");
   refused(with([&](A& a) { a.x = odd.tensor(); }), Status::invalid_shape, "x");

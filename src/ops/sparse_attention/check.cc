@@ -75,7 +75,8 @@ struct Door : BatchDoor {
                brackets({wanted.shape.data(), std::size_t(wanted.rank)}), "axes of key, Dr of query_rope");
     }
     p.entries = list.rank > 0 ? list.shape[list.rank - 1] : 0;
-    if (p.entries < 1) c.fail(Status::invalid_shape, "sparse_indices", "", shape_of(list), "lists of at least 1");
+    if (p.entries < 1 && c.strict())
+      c.fail(Status::invalid_shape, "sparse_indices", "", shape_of(list), "lists of at least 1", "strict");
     fits("sparse_indices", 1, p.entries);
     p.lists = per_token(list, "sparse_indices", {1, p.entries}, "B and S1 of query, one key head, K",
                         "T of query, one key head, K");
@@ -113,10 +114,22 @@ struct Door : BatchDoor {
     if (a.sinks) c.dtype(a.sinks, "sinks", {DType::f32});
   }
 
+  /// Whether `value` is the codes of packed rows alone, as callers have it that clone them before they pack.
+  bool codes_alone() const {
+    if constexpr (packed) {
+      if (c.strict() || a.rope_head_dim < 0 || a.rope_head_dim >= dims) return false;
+      Tensor codes = a.key;
+      codes.shape[codes.rank - 1] = dims - a.rope_head_dim;
+      return same_shape(a.value, codes);
+    }
+    return false;
+  }
+
   void value() const {  // 6; whether its rows are the key's is asked once lists can be followed
-    if (!same_shape(a.value, a.key))
+    if (!same_shape(a.value, a.key) && !codes_alone())
       c.fail(Status::invalid_shape, "value", "", shape_of(a.value),
-             brackets({a.key.shape.data(), std::size_t(a.key.rank)}), "shape of key");
+             brackets({a.key.shape.data(), std::size_t(a.key.rank)}),
+             packed ? "shape of key; portable: or its codes alone" : "shape of key");
     c.dtype(a.value, "value", {a.key.dtype}, "dtype of key");
   }
 
@@ -311,9 +324,11 @@ struct Door : BatchDoor {
   }
 
   void equal_rows() const {  // 6
-    if (same_storage(a.value, a.key)) return;
+    Tensor part = a.key;  // of a key row: what value has of it
+    part.shape[part.rank - 1] = a.value.shape[a.value.rank - 1];
+    if (same_storage(a.value, part)) return;
     const Rows key(a.key, 1), value(a.value, 1);
-    const std::int64_t size = size_of(a.key.dtype), bytes = a.key.shape[a.key.rank - 1] * size;
+    const std::int64_t size = size_of(a.key.dtype), bytes = part.shape[part.rank - 1] * size;
     const auto at = [&](const Rows& of, std::int64_t row) {
       return static_cast<const std::byte*>(of.tensor.data) + of.offset(row) * size;
     };

@@ -5,6 +5,7 @@
 
 #include "core/check.hpp"
 #include "dsakit/error.hpp"
+#include "kernels/kernels.hpp"
 #include "ops/sparse_attention/cases.hpp"
 
 namespace dsakit {
@@ -98,7 +99,7 @@ const std::vector<Refusal> kRows{
     {"2", invalid_argument, "attention_mode", "", [](Case&, auto& a, auto&) { a.attention_mode = 0; }},
     {"3", invalid_argument, "layout_query", "", [](Case&, auto& a, auto&) { a.layout_query = "BNSD"; }},
     {"4 K", invalid_shape, "sparse_indices", "",
-     [](Case&, auto& a, auto&) { a.sparse_indices.shape[a.sparse_indices.rank - 1] = 0; }},
+     [](Case&, auto& a, auto&) { a.sparse_indices.shape[a.sparse_indices.rank - 2] = 2; }},
     {"5 dtype", invalid_dtype, "sparse_indices", "",
      [](Case&, auto& a, auto&) { a.sparse_indices.dtype = DType::f32; }},
     {"6", invalid_dtype, "value", "", [](Case&, auto& a, auto&) { a.value.dtype = DType::u16; }},
@@ -345,7 +346,7 @@ TEST(SparseAttentionErrors, N11_RowBytes) {
 
 TEST(SparseAttentionErrors, N12_Sizes) {
   expect_refusals(
-      {{"K", invalid_shape, "sparse_indices", "", [](Case&, auto& a, auto&) { a.sparse_indices.shape[2] = 0; }},
+      {{"K in strict", invalid_shape, "sparse_indices", "", [](Case&, auto& a, auto&) { a.sparse_indices.shape[2] = 0, a.level = Level::strict; }},
        {"N2", invalid_shape, "key", "", [](Case&, auto& a, auto&) { a.key.shape[2] = 2, a.key.shape[0] /= 2; }},
        {"N2 of the lists", invalid_shape, "sparse_indices", "",
         [](Case&, auto& a, auto&) { a.sparse_indices.shape[1] = 2; }}});
@@ -633,6 +634,79 @@ TEST(SparseAttentionErrors, ValuesWhenAsked) {
       place(5, 18));
   check(
       true, [&](Case& c) { c.row_memory[row(5) * 32 + 27] ^= -128; }, "key", place(5, 24));  // a negative scale
+}
+
+/// strict wants a list; portable takes none as an empty one.
+TEST(SparseAttentionErrors, ListsWithoutEntries) {
+  const auto none = [](Case&, auto& a, auto&) { a.sparse_indices.shape[a.sparse_indices.rank - 1] = 0; };
+  const auto strict = [=](Case& c, auto& a, auto& o) { none(c, a, o), a.level = Level::strict; };
+  for (const bool packed : {false, true}) {
+    Case c = small_case(packed);
+    c.dv = 512, c.dr = 64, c.tile = packed ? 128 : 0, c.heads = 2;  // as strict wants them
+    c.fill(), c.place();
+    const Refusal r{"K 0", invalid_shape, "sparse_indices", "", strict};
+    if (packed) expect_refusal(r, r.packed, c.kv_args(), c.outs<KvOuts>(), c);
+    else expect_refusal(r, r.plain, c.args(), c.outs<SfaOuts>(), c);
+  }
+  for (const bool packed : {false, true})
+    for (const bool sinks : {false, true}) {
+      Case c = small_case(packed);
+      c.with_sinks = sinks, c.fill();
+      for (auto& list : c.lists) list.assign(list.size(), -1);
+      const Result wanted = c.run(ProbabilityRounding::none);
+      EXPECT_EQ(wanted.out, std::vector<float>(wanted.out.size()));
+      EXPECT_EQ(wanted.sum[1], 0) << "a sink of -inf is none";
+      EXPECT_EQ(wanted.sum[0], sinks ? 1 : 0);
+      for (const Kernels* k : supported_kernels())
+        for (const int threads : {0, 1, 2, 3}) {  // 0: the reference
+          c.place();
+          Context context({.threads = std::max(threads, 1), .isa = k->isa});
+          const auto call = [&](auto a, auto o) {
+            none(c, a, o);
+            threads ? attend(a, o, context) : attend(a, o, ProbabilityRounding::none);
+          };
+          if (packed) call(c.kv_args(), c.outs<KvOuts>());
+          else call(c.args(), c.outs<SfaOuts>());
+          EXPECT_EQ(c.result(), wanted) << k->isa << ", threads " << threads;
+        }
+    }
+}
+
+/// As upstream callers have it that clone the codes before they pack them.
+TEST(SparseAttentionErrors, ValueOfCodesAlone) {
+  Case c = small_case(true);
+  Context context;
+  const Result wanted = c.run(context);
+  std::vector<std::int8_t> codes;
+  for (std::size_t at = 0; at < c.row_memory.size(); at += std::size_t(c.row_bytes()))
+    codes.insert(codes.end(), c.row_memory.begin() + std::ptrdiff_t(at), c.row_memory.begin() + std::ptrdiff_t(at) + c.dv);
+  const auto with_codes = [&](const std::vector<std::int8_t>& memory) {
+    auto a = c.kv_args();
+    a.value.data = const_cast<std::int8_t*>(memory.data()), a.value.shape[a.value.rank - 1] = c.dv;
+    make_contiguous(a.value);
+    return a;
+  };
+  c.place();
+  attend(with_codes(codes), c.outs<KvOuts>(), context);
+  EXPECT_EQ(c.result(), wanted);
+  c.place();
+  auto alone = c.kv_args();
+  alone.value = c.kv_args().key, alone.value.shape[alone.value.rank - 1] = c.dv;  // a view of the rows
+  attend(alone, c.outs<KvOuts>(), context);
+  EXPECT_EQ(c.result(), wanted);
+  auto other = codes;
+  other[std::size_t(c.batch.key_place[5] * c.dv + 7)] ^= 1;
+  const std::int64_t row = c.batch.key_place[5];
+  const std::string used = "[" + std::to_string(row / 4) + "][" + std::to_string(row % 4) + "][0][7]";
+  const Refusal differs{"codes differ", invalid_argument, "value", used.c_str(), [](Case&, Kv&, KvOuts&) {}};
+  c.place();
+  expect_refusal(differs, differs.packed, with_codes(other), c.outs<KvOuts>(), c);
+  const Refusal shape{"codes in strict", invalid_shape, "value", "",
+                      [](Case&, Kv& a, KvOuts&) { a.level = Level::strict; }};
+  expect_refusal(shape, shape.packed, with_codes(codes), c.outs<KvOuts>(), c);
+  const Refusal less{"fewer", invalid_shape, "value", "",
+                     [](Case&, Kv& a, KvOuts&) { --a.value.shape[a.value.rank - 1]; }};
+  expect_refusal(less, less.packed, with_codes(codes), c.outs<KvOuts>(), c);
 }
 
 TEST(SparseAttentionErrors, NothingToDo) {

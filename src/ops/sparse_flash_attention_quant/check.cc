@@ -55,7 +55,8 @@ Sizes check_sizes(const Check& c, const Args& a) {
   c.at_least(a.b, "b", 0);
   c.at_least(a.s1, "s1", 0);
   c.at_least(a.nq, "nq", 1);
-  c.at_least(a.topk, "topk", 1);
+  const bool no_lists = !c.strict() && a.topk_indices.rank >= 2 && a.topk_indices.shape[a.topk_indices.rank - 1] == 0;
+  c.at_least(a.topk, "topk", no_lists ? 0 : 1);
   if (a.n_kv != 1) c.fail(Status::invalid_argument, "n_kv", "", "is " + std::to_string(a.n_kv), "1");
   if (a.block_size < 1)
     c.fail(Status::invalid_shape, "block_size", "", "is " + std::to_string(a.block_size), "at least 1");
@@ -83,7 +84,8 @@ Sizes check_sizes(const Check& c, const Args& a) {
 
   const std::int64_t listed = width(c, a.topk_indices, "topk_indices"), tokens = product(c, {a.b, a.s1});
   product(c, {tokens, std::max<std::int64_t>(listed, 1)});
-  if (listed < 1) c.fail(Status::invalid_shape, "topk_indices", "", shape_of(a.topk_indices), "rows of at least 1");
+  if (listed < 1 && !no_lists)
+    c.fail(Status::invalid_shape, "topk_indices", "", shape_of(a.topk_indices), "rows of at least 1");
   c.rows(a.topk_indices, "topk_indices", tokens, {listed}, "b * s1 rows");
   if (a.topk > listed)
     c.fail(Status::invalid_argument, "topk", "", "is " + std::to_string(a.topk), "at most " + std::to_string(listed),

@@ -234,6 +234,7 @@ TEST_P(SparseFlashAttentionQuant, WorkedExamples) {
   };
   EXPECT_EQ(twice(rounded(ProbabilityRounding::normalised)), (Values{3.671875f, 4.6875f}));
   EXPECT_EQ(twice(rounded(ProbabilityRounding::unnormalised_tile2048)), (Values{3.671875f, 4.65625f}));
+  EXPECT_EQ(both({.latent = v, .topk = 0, .lists = {}}), (Values{0, 0}));
   // How many entries count, seen through powers of two: act 5, s1 3, topk 4 gives 3, 4, 4; act 1 gives 0, 0, 1.
   const Values powers{1, 2, 4, 8, 16};
   EXPECT_EQ(

@@ -71,7 +71,7 @@ def fused_infer_attention_score_v2(
     dequant_scale_key_dtype: None = None,
     dequant_scale_value_dtype: None = None,
     dequant_scale_key_rope_dtype: None = None,
-    learnable_sink: None = None,
+    learnable_sink: Array | None = None,
     quant_scale_p: None = None,
     out_dtype: None = None,
 ) -> tuple[Result, Result]:
@@ -82,8 +82,7 @@ def fused_infer_attention_score_v2(
         key_rope_dtype=key_rope_dtype, key_shared_prefix_dtype=key_shared_prefix_dtype,
         value_shared_prefix_dtype=value_shared_prefix_dtype, dequant_scale_query_dtype=dequant_scale_query_dtype,
         dequant_scale_key_dtype=dequant_scale_key_dtype, dequant_scale_value_dtype=dequant_scale_value_dtype,
-        dequant_scale_key_rope_dtype=dequant_scale_key_rope_dtype, learnable_sink=learnable_sink,
-        quant_scale_p=quant_scale_p, out_dtype=out_dtype,
+        dequant_scale_key_rope_dtype=dequant_scale_key_rope_dtype, quant_scale_p=quant_scale_p, out_dtype=out_dtype,
     )  # fmt: skip
     values = (
         query, key, value, query_rope, key_rope, pse_shift, atten_mask, actual_seq_qlen, actual_seq_kvlen,
@@ -91,7 +90,7 @@ def fused_infer_attention_score_v2(
         dequant_offset_value, dequant_scale_key_rope, quant_scale_out, quant_offset_out, num_query_heads,
         num_key_value_heads, softmax_scale, pre_tokens, next_tokens, input_layout, sparse_mode, block_size,
         query_quant_mode, key_quant_mode, value_quant_mode, inner_precise, return_softmax_lse, level, attention_out,
-        softmax_lse,
+        softmax_lse, learnable_sink,
     )  # fmt: skip
     result = _core.fused_infer_attention_score_v2_reference(values, "fused_infer_attention_score_v2")
     return without_lse(result) if not return_softmax_lse and softmax_lse is None else result
@@ -146,7 +145,7 @@ def npu_fused_infer_attention_score_v2(
     dequant_scale_key_dtype: None = None,
     dequant_scale_value_dtype: None = None,
     dequant_scale_key_rope_dtype: None = None,
-    learnable_sink: None = None,
+    learnable_sink: Array | None = None,
     quant_scale_p: None = None,
     out_dtype: None = None,
 ) -> tuple[Result, Result]:
@@ -157,8 +156,7 @@ def npu_fused_infer_attention_score_v2(
         key_rope_dtype=key_rope_dtype, key_shared_prefix_dtype=key_shared_prefix_dtype,
         value_shared_prefix_dtype=value_shared_prefix_dtype, dequant_scale_query_dtype=dequant_scale_query_dtype,
         dequant_scale_key_dtype=dequant_scale_key_dtype, dequant_scale_value_dtype=dequant_scale_value_dtype,
-        dequant_scale_key_rope_dtype=dequant_scale_key_rope_dtype, learnable_sink=learnable_sink,
-        quant_scale_p=quant_scale_p, out_dtype=out_dtype,
+        dequant_scale_key_rope_dtype=dequant_scale_key_rope_dtype, quant_scale_p=quant_scale_p, out_dtype=out_dtype,
     )  # fmt: skip
     values = (
         query, key, value, query_rope, key_rope, pse_shift, atten_mask, actual_seq_qlen, actual_seq_kvlen,
@@ -166,7 +164,7 @@ def npu_fused_infer_attention_score_v2(
         dequant_offset_value, dequant_scale_key_rope, quant_scale_out, quant_offset_out, num_query_heads,
         num_key_value_heads, softmax_scale, pre_tokens, next_tokens, input_layout, sparse_mode, block_size,
         query_quant_mode, key_quant_mode, value_quant_mode, inner_precise, return_softmax_lse, level, attention_out,
-        softmax_lse,
+        softmax_lse, learnable_sink,
     )  # fmt: skip
     result = _core.fused_infer_attention_score_v2_reference(values, "npu_fused_infer_attention_score_v2")
     return without_lse(result) if not return_softmax_lse and softmax_lse is None else result
