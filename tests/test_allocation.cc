@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/random.hpp"
+#include "dsakit/dsakit.h"
 #include "dsakit/dsakit.hpp"
 
 // The n-th allocation of a call fails, for every n: OUT_OF_MEMORY before anything is written, and the context works on.
@@ -276,6 +277,61 @@ TEST(Allocation, PrologOfModes) {
                    .dequant_scale_q_norm = o.q_norm_scale_out},
                   c);
   });
+}
+
+/// What the C interface obtains for itself: nothing, but for lengths of 64 bits and for refusals.
+TEST(Allocation, CallsByName) {
+  const std::vector<std::int8_t> q(3 * 4 * 16, 1), k(9 * 16, 1);
+  const std::vector<float> ones(12, 1.f);
+  std::int64_t query[] = {1, 3, 4, 16}, key[] = {1, 9, 1, 16}, heads[] = {1, 3, 4}, keys[] = {1, 9, 1}, out[] = {1, 3, 1, 5};
+  std::int64_t lengths[] = {7};
+  std::vector<std::int32_t> indices(15, 9);
+  const auto before = indices;
+  auto* data = const_cast<std::int8_t*>(q.data());
+  auto* scales = const_cast<float*>(ones.data());
+  const dsakit_tensor tensors[] = {dsakit_cpu_tensor(data, DSAKIT_INT, 8, 4, query),
+                                   dsakit_cpu_tensor(const_cast<std::int8_t*>(k.data()), DSAKIT_INT, 8, 4, key),
+                                   dsakit_cpu_tensor(scales, DSAKIT_FLOAT, 32, 3, heads),
+                                   dsakit_cpu_tensor(scales, DSAKIT_FLOAT, 32, 3, keys),
+                                   dsakit_cpu_tensor(indices.data(), DSAKIT_INT, 32, 4, out)};
+  const dsakit_argument call[] = {dsakit_tensor_arg("query", &tensors[0]),
+                                  dsakit_tensor_arg("key", &tensors[1]),
+                                  dsakit_tensor_arg("weights", &tensors[2]),
+                                  dsakit_tensor_arg("query_dequant_scale", &tensors[2]),
+                                  dsakit_tensor_arg("key_dequant_scale", &tensors[3]),
+                                  dsakit_integer_arg("sparse_count", 5),
+                                  dsakit_tensor_arg("sparse_indices", &tensors[4]),
+                                  dsakit_integers_arg("actual_seq_lengths_key", lengths, 1)};
+  const auto run = [&](dsakit_context* context, std::size_t count) {
+    return dsakit_run(context, "quant_lightning_indexer", call, count);
+  };
+  ASSERT_EQ(run(nullptr, 7), DSAKIT_OK) << dsakit_last_error()->message;  // the tables of the interface are made
+  indices = before;
+  int failed = 0;
+  for (bool all_served = false; !all_served; ++failed) {
+    dsakit_context* context = nullptr;
+    countdown = failed + 1;
+    dsakit_status status = dsakit_context_create(nullptr, &context);
+    if (status == DSAKIT_OK) status = run(context, 8);
+    all_served = countdown.exchange(0) > 0;
+    EXPECT_EQ(status, all_served ? DSAKIT_OK : DSAKIT_OUT_OF_MEMORY) << failed;
+    EXPECT_EQ(indices == before, !all_served) << failed;
+    if (all_served) {
+      EXPECT_EQ(run(context, 7), DSAKIT_OK);
+      countdown = 1;
+      EXPECT_EQ(run(context, 7), DSAKIT_OK);
+      EXPECT_EQ(countdown.exchange(0), 1) << "a warm call by name has allocated";
+      countdown = 1;
+      EXPECT_EQ(run(context, 8), DSAKIT_OUT_OF_MEMORY);
+      EXPECT_STREQ(dsakit_last_error()->got, "is exhausted");
+      countdown = 1;
+      EXPECT_EQ(run(context, 1), DSAKIT_OUT_OF_MEMORY) << "there is no memory for the sentence either";
+      countdown = 0;
+      EXPECT_EQ(run(context, 1), DSAKIT_INVALID_ARGUMENT);
+    }
+    dsakit_context_destroy(context);
+  }
+  EXPECT_GE(failed, 4);
 }
 
 TEST(Allocation, PackedWeightWhereNoWeightIs) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <array>
+#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -62,6 +63,11 @@ class Arguments {
   void read(const Field&, const dsakit_argument&, bool&);
   void read(const Field&, const dsakit_argument&, std::string_view&);
   void read(const Field&, const dsakit_argument&, Level&);
+  template <std::constructible_from<const std::int64_t*, std::int64_t> List>
+  void read(const Field& field, const dsakit_argument& a, List& value) {
+    check_kind(field, a, DSAKIT_INTEGERS);
+    value = List(a.value.integers, std::int64_t(a.count));
+  }
   void without_member(const Field&, const dsakit_argument&) const;
 
   void check_kind(const Field&, const dsakit_argument&, dsakit_kind wanted) const;

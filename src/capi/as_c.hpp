@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <concepts>
 #include <deque>
 #include <string>
 #include <type_traits>
@@ -55,6 +56,10 @@ class AsC {
   void add(const char* name, bool value) { arguments.push_back(dsakit_boolean_arg(name, value)); }
   void add(const char* name, std::string_view value) {
     if (!value.empty()) arguments.push_back(dsakit_string_arg(name, texts_.emplace_back(value).c_str()));
+  }
+  template <std::constructible_from<const std::int64_t*, std::int64_t> List>
+  void add(const char* name, const List& list) {
+    arguments.push_back(dsakit_integers_arg(name, list.axis.data(), std::size_t(list.count)));
   }
   void add(const char* name, Level level) {
     add(name, std::string_view(level == Level::strict ? "strict" : "portable"));

@@ -1,27 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstring>
-#include <deque>
-#include <memory>
 #include <mutex>
 #include <string>
 
+#include "capi/context.hpp"
 #include "capi/describe.hpp"
 #include "capi/error.hpp"
 #include "capi/operators.hpp"
-#include "dsakit/context.hpp"
 #include "dsakit/dsakit.h"
 #include "dsakit/packed_weight.hpp"
 #include "dsakit/version.hpp"
 
 using namespace dsakit;
 using capi::guarded;
-
-struct dsakit_context {
-  Context context;
-  std::mutex warning{};                // guards warnings
-  std::deque<std::string> warnings{};  // handed out: they stay where they are
-};
 
 namespace {
 

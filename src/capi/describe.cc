@@ -12,6 +12,7 @@ namespace {
 /// Everything that the structures point to. Elements of deques stay where they are.
 struct Shelf {
   std::deque<std::string> texts;
+  std::deque<std::vector<std::int64_t>> integers;
   std::deque<dsakit_parameter> parameters;
   std::deque<std::vector<const dsakit_parameter*>> parameter_lists;
   std::deque<std::vector<const char*>> result_lists;
@@ -27,7 +28,10 @@ struct Shelf {
           else if constexpr (std::is_same_v<T, std::int64_t>) return dsakit_integer_arg(name, v);
           else if constexpr (std::is_same_v<T, double>) return dsakit_real_arg(name, v);
           else if constexpr (std::is_same_v<T, bool>) return dsakit_boolean_arg(name, v);
-          else return dsakit_string_arg(name, text(v));
+          else if constexpr (std::is_same_v<T, std::string_view>) return dsakit_string_arg(name, text(v));
+          else
+            return dsakit_integers_arg(name, integers.emplace_back(v.axis.begin(), v.axis.begin() + v.count).data(),
+                                       std::size_t(v.count));
         },
         value);
   }

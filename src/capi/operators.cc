@@ -19,6 +19,7 @@ constexpr dsakit_kind kind_of() {
   else if constexpr (std::is_same_v<Member, double>) return DSAKIT_REAL;
   else if constexpr (std::is_same_v<Member, bool>) return DSAKIT_BOOLEAN;
   else if constexpr (std::is_same_v<Member, Absent>) return DSAKIT_NONE;
+  else if constexpr (std::constructible_from<Member, const std::int64_t*, std::int64_t>) return DSAKIT_INTEGERS;
   else return DSAKIT_STRING;
 }
 

@@ -7,12 +7,15 @@
 #include <thread>
 
 #include "capi/as_c.hpp"
+#include "capi/context.hpp"
+#include "capi/error.hpp"
 #include "core/random.hpp"
 #include "dsakit/dsakit.hpp"
 #include "kernels/test_rungs.hpp"
 #include "ops/fused_infer_attention_score_v2/cases.hpp"
 #include "ops/mla_prolog_v3/runs.hpp"
 #include "ops/quant_lightning_indexer/cases.hpp"
+#include "run/call.hpp"
 
 // The C interface gives what the C++ one gives: the same bits, the same refusals.
 namespace dsakit::capi {
@@ -240,6 +243,80 @@ TEST(CInterface, StridesAndOffsetsAreFollowed) {
   ASSERT_EQ(c.run("dynamic_quant"), DSAKIT_OK) << message();
   EXPECT_EQ(y, wanted);
   EXPECT_EQ(scale, wanted_scale);
+}
+
+/// What is selected in a batch whose lengths come as `a`, or the refusal.
+std::string with_lengths(const dsakit_argument& a) {
+  auto c = quant_lightning_indexer_cases::random_case(3);
+  const auto args = c.args();
+  AsC call(args, c.outs());
+  call[a.name] = a;
+  if (call.run("quant_lightning_indexer") != DSAKIT_OK) return message();
+  std::string text;
+  for (std::int32_t i : c.out) text += std::to_string(i) + " ";
+  return text;
+}
+
+TEST(CInterface, LengthsAreIntegersOfAnyWidth) {
+  auto c = quant_lightning_indexer_cases::random_case(3);
+  const auto args = c.args();
+  quant_lightning_indexer(args, c.outs());
+  std::string wanted;
+  for (std::int32_t i : c.out) wanted += std::to_string(i) + " ";
+  const Tensor& t = args.actual_seq_lengths_key;
+  std::vector<std::int64_t> wide;
+  std::vector<std::uint8_t> narrow;
+  for (std::int64_t i = 0; i < t.elements(); ++i) {
+    wide.push_back(static_cast<const std::int32_t*>(t.data)[i]);
+    for (int copy = 0; copy < 2; ++copy) narrow.push_back(std::uint8_t(wide.back()));  // every other one is read
+  }
+  const char* name = "actual_seq_lengths_key";
+  std::int64_t shape[] = {t.elements()}, stride[] = {2};
+  dsakit_tensor w = dsakit_cpu_tensor(wide.data(), DSAKIT_INT, 64, 1, shape),
+                n = dsakit_cpu_tensor(narrow.data(), DSAKIT_UINT, 8, 1, shape);
+  EXPECT_EQ(with_lengths(dsakit_integers_arg(name, wide.data(), wide.size())), wanted);
+  EXPECT_EQ(with_lengths(dsakit_tensor_arg(name, &w)), wanted);
+  n.strides = stride;
+  EXPECT_EQ(with_lengths(dsakit_tensor_arg(name, &n)),
+            "quant_lightning_indexer: actual_seq_lengths_key has innermost stride 2, wanted 1");
+  wide[0] = std::int64_t{1} << 31;
+  EXPECT_EQ(with_lengths(dsakit_tensor_arg(name, &w)),
+            "quant_lightning_indexer: actual_seq_lengths_key[0] is 2147483648, wanted an int32");
+  EXPECT_EQ(dsakit_last_error()->status, DSAKIT_INVALID_SEQLEN);
+}
+
+TEST(CInterface, WarnsOnceInAContext) {
+  const prolog_v3::Data data(prolog_v3::Case{.row = 7});
+  prolog_v3::Written w = data.initial;
+  AsC call(data.args(w), w.outs());
+  const CContext context("generic", 1);
+  const char* sentence = "nobody wrote here";
+  ASSERT_EQ(dsakit_context_warning(context.handle, 0, &sentence), DSAKIT_OK);
+  EXPECT_EQ(sentence, nullptr);
+  std::vector<float> unused(128, 1.f);
+  std::int64_t shape[] = {1, 128};
+  const dsakit_tensor scale = dsakit_cpu_tensor(unused.data(), DSAKIT_FLOAT, 32, 2, shape);
+  call["quant_scale_ckv"] = dsakit_tensor_arg("quant_scale_ckv", &scale);
+  for (int i = 0; i < 2; ++i) ASSERT_EQ(call.run("mla_prolog_v3", context.handle), DSAKIT_OK) << message();
+  ASSERT_EQ(dsakit_context_warning(context.handle, 0, &sentence), DSAKIT_OK);
+  EXPECT_STREQ(sentence,
+               "mla_prolog_v3: quant_scale_ckv is not used: with kv_cache_quant_mode 3 every tile makes its own scale");
+  ASSERT_EQ(dsakit_context_warning(context.handle, 1, &sentence), DSAKIT_OK);
+  EXPECT_EQ(sentence, nullptr);
+}
+
+TEST(CInterface, InterruptEndsACall) {
+  const CContext context("generic", 1);
+  int asked = 0;
+  const auto stop = [](void* count) { return ++*static_cast<int*>(count) > 0; };
+  ASSERT_EQ(dsakit_context_set_interrupt(context.handle, stop, &asked), DSAKIT_OK);
+  const dsakit_status status = guarded([&] {
+    Call call(context.handle->context, "op", 0);
+    while (asked == 0) call.parallel_for(1, Work{}, [](std::int64_t, int) {});
+    call.finish();
+  });
+  EXPECT_EQ(status, DSAKIT_INTERRUPTED);
+  EXPECT_EQ(asked, 1);
 }
 
 TEST(CInterface, InfersResults) {
