@@ -109,7 +109,7 @@ int bench(const BenchOptions& options) {
       fmt::print("{} thread{}, {}: memory {:.1f} GB/s, int8 {:.0f} GOP/s, bf16 {:.0f} GFLOP/s (the best of this machine, measured in this run)\n\n",
                  threads, threads > 1 ? "s" : "", context.isa(), roof.read_bytes / 1e9, roof.i8_ops / 1e9,
                  roof.bf16_flops / 1e9);
-      fmt::print("{:<32}{:<24}{:>12}{:>9}{:>9}{:>12}{:>9}\n", "operator", "size", "time", "GB/s", "GOP/s", "floor", "share");
+      fmt::print("{:<38}{:<24}{:>12}{:>9}{:>9}{:>12}{:>9}\n", "operator", "size", "time", "GB/s", "GOP/s", "floor", "share");
     }
     for (const auto& [c, seconds] : timed) {
       const double read = c->bytes / roof.read_bytes, compute = c->i8_ops / roof.i8_ops + c->bf16_flops / roof.bf16_flops;
@@ -121,7 +121,7 @@ int bench(const BenchOptions& options) {
                           {"seconds", seconds}, {"bytes_per_second", c->bytes / seconds}, {"ops_per_second", ops / seconds},
                           {"floor_seconds", floor}, {"share_of_floor", floor / seconds}});
       else
-        fmt::print("{:<32}{:<24}{:>9.1f} us{:>9.1f}{:>9.0f}{:>9.1f} us{:>7.0f} %{}\n", c->op, c->size, seconds * 1e6,
+        fmt::print("{:<38}{:<24}{:>9.1f} us{:>9.1f}{:>9.0f}{:>9.1f} us{:>7.0f} %{}\n", c->op, c->size, seconds * 1e6,
                    c->bytes / seconds / 1e9, ops / seconds / 1e9, floor * 1e6, 100 * floor / seconds, why);
     }
     if (!options.json) fmt::print("\n");

@@ -9,6 +9,7 @@
 #include "dsakit/fused_infer_attention_score_v2.hpp"
 #include "dsakit/interleave_rope.hpp"
 #include "dsakit/kv_quant_sparse_flash_attention.hpp"
+#include "dsakit/kv_rmsnorm_rope_cache.hpp"
 #include "dsakit/kv_rows.hpp"
 #include "dsakit/lightning_indexer.hpp"
 #include "dsakit/lightning_indexer_prolog_quant.hpp"

@@ -33,6 +33,18 @@ from ._generated.reference.kv_quant_sparse_flash_attention import (
     kv_quant_sparse_flash_attention,
     npu_kv_quant_sparse_flash_attention,
 )
+from ._generated.reference.kv_rmsnorm_rope_cache import (
+    kv_rmsnorm_rope_cache,
+    npu_kv_rmsnorm_rope_cache,
+)
+from ._generated.reference.kv_rmsnorm_rope_cache_v2 import (
+    kv_rmsnorm_rope_cache_v2,
+    npu_kv_rmsnorm_rope_cache_v2,
+)
+from ._generated.reference.kv_rmsnorm_rope_cache_v2_functional import (
+    kv_rmsnorm_rope_cache_v2_functional,
+    npu_kv_rmsnorm_rope_cache_v2_functional,
+)
 from ._generated.reference.lightning_indexer import (
     lightning_indexer,
     npu_lightning_indexer,
@@ -117,6 +129,12 @@ __all__ = [
     "npu_interleave_rope",
     "kv_quant_sparse_flash_attention",
     "npu_kv_quant_sparse_flash_attention",
+    "kv_rmsnorm_rope_cache",
+    "npu_kv_rmsnorm_rope_cache",
+    "kv_rmsnorm_rope_cache_v2",
+    "npu_kv_rmsnorm_rope_cache_v2",
+    "kv_rmsnorm_rope_cache_v2_functional",
+    "npu_kv_rmsnorm_rope_cache_v2_functional",
     "lightning_indexer",
     "npu_lightning_indexer",
     "lightning_indexer_prolog_quant",

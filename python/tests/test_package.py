@@ -22,6 +22,9 @@ OPERATORS = [
     "fused_infer_attention_score_v2",
     "interleave_rope",
     "kv_quant_sparse_flash_attention",
+    "kv_rmsnorm_rope_cache",
+    "kv_rmsnorm_rope_cache_v2",
+    "kv_rmsnorm_rope_cache_v2_functional",
     "lightning_indexer",
     "lightning_indexer_prolog_quant",
     "mla_indexer_prolog_quant",
@@ -51,6 +54,10 @@ PROLOG_V3 = (
     "kv_cache_quant_mode=0, query_quant_mode=0, ckvkr_repo_mode=0, quant_scale_repo_mode=0, tile_size=128, "
     "qc_qr_scale=1.0, kc_scale=1.0"
 )
+KV_CACHE = (
+    "(kv, gamma, cos, sin, index, k_cache, ckv_cache, *, k_rope_scale=None, c_kv_scale=None, k_rope_offset=None, "
+    "c_kv_offset=None, v=None, epsilon=1e-05, cache_mode='Norm', is_output_kv=False, "
+)
 SIGNATURES = {
     "add_rms_norm": "(x1, x2, gamma, epsilon=1e-06, *",
     "add_rms_norm_bias": "(x1, x2, gamma, beta=None, epsilon=1e-06, *",
@@ -66,6 +73,9 @@ SIGNATURES = {
     "actual_seq_lengths_query=None, actual_seq_lengths_kv=None, sparse_block_size=1, layout_query='BSND', "
     "layout_kv='BSND', sparse_mode=3, pre_tokens=9223372036854775807, next_tokens=9223372036854775807, "
     "attention_mode=0, quant_scale_repo_mode=1, tile_size=128, rope_head_dim=64",
+    "kv_rmsnorm_rope_cache": KV_CACHE + "level",
+    "kv_rmsnorm_rope_cache_v2": KV_CACHE + "k_cache_dtype=None, ckv_cache_dtype=None, level",
+    "kv_rmsnorm_rope_cache_v2_functional": KV_CACHE + "k_cache_dtype=None, ckv_cache_dtype=None, level",
     "lightning_indexer": "(query, key, weights, *, actual_seq_lengths_query=None, actual_seq_lengths_key=None, "
     "block_table=None, "
     "layout_query='BSND', layout_key='BSND', sparse_count=2048, sparse_mode=3, "

@@ -226,6 +226,16 @@ def sized_torch_npu(width):
     yield "rms_norm", dict(self=rows, gamma=gamma, y=out((3, width)), rstd=rstd), ["y", "rstd"]
     both = dict(x1=rows, x2=uniform(rng, (3, width)), gamma=gamma, beta=uniform(rng, width))
     yield "add_rms_norm_bias", both | dict(y=out((3, width)), rstd=rstd, x=out((3, width))), ["y", "rstd", "x"]
+    for mode in ("PA", "PA_NZ") if width % 32 == 0 else ("PA",):
+        sines = (uniform(rng, (2, 1, 3, even)) for _ in range(2))
+        yield (
+            "kv_rmsnorm_rope_cache",
+            dict(zip(("cos", "sin"), sines))
+            | dict(kv=uniform(rng, (2, 1, 3, width + even)), gamma=uniform(rng, width), c_kv_scale=rng.random(width).astype(F))
+            | dict(index=np.array([3, 0, -1, 5, 4, 1]), k_cache=out((3, 2, 1, even)), ckv_cache=out((3, 2, 1, width), np.int8))
+            | dict(cache_mode=mode, is_output_kv=True, k_rope=out((2, 1, 3, even)), c_kv=out((2, 1, 3, width))),
+            ["k_cache", "ckv_cache", "k_rope", "c_kv"],
+        )
     yield "swiglu", dict(self=uniform(rng, (3, 2 * width)), y=out((3, width))), ["y"]
     parts = dict(codes=codes(rng, (3, width)), rope=uniform(rng, (3, rope)), scales=rng.random((3, 1)).astype(F))
     yield "pack_kv_rows", parts | dict(rows=out((3, width + 2 * rope + 4), np.int8)), ["rows"]
@@ -420,7 +430,7 @@ for name, call in CALLS.items():
             continue
         twin = call.operator.endswith("sparse_flash_attention")  # value must be key
         always = tensor in ("k_nope_clip_alpha", "sinks") or (twin and tensor == "value")  # refused without it too
-        if always or tensor in ("kv_cache", "kr_cache") or call.operator == "pack_kv_rows":  # copied
+        if always or tensor in ("kv_cache", "kr_cache", "k_cache", "ckv_cache") or call.operator == "pack_kv_rows":  # copied
             continue
         bad = [np.nan, np.inf, -np.inf] + [-1.0] * ("scale" in tensor and call.operator != "dynamic_quant")
         for value in bad:

@@ -279,6 +279,33 @@ def _norm(*names):
     return args | (dict(x=np.full((2, 3, 16), 7, BF16)) if "x2" in names else {})
 
 
+def _kv_cache(mode, codes_of=(), functional=False, b=2, s=3, out=True):
+    """Page size 4; slots in another order, one skipped."""
+    rng, latent, rope = generator(24), 32, 32
+    lead = (b, 1, 5) if mode == "Norm" else (6, 4, 1)
+    kind = lambda name: np.int8 if name in codes_of else BF16
+    args = dict(
+        kv=uniform(rng, (b, 1, s, latent + rope)),
+        gamma=uniform(rng, latent),
+        cos=uniform(rng, (b, 1, s, rope)),
+        sin=uniform(rng, (b, 1, s, rope)),
+        index=np.array([[4, -1, 0], [2, 3, 1]] if mode == "Norm" else [20, 4] if "BLK" in mode else [7, -1, 0, 9, 8, 23]),
+        k_cache=np.full((*lead, rope), 7, kind("k_cache")),
+        ckv_cache=np.full((*lead, latent), 7, kind("ckv_cache")),
+        cache_mode=mode,
+        is_output_kv=out,
+    )
+    if "k_cache" in codes_of:
+        args["k_rope_scale"] = (rng.random(rope) * 50).astype(F)
+    if "ckv_cache" in codes_of:
+        args["c_kv_scale"] = (rng.random(latent) * 50).astype(F)
+    if functional:
+        args |= {name + "_out": np.full_like(args[name], 5) for name in ("k_cache", "ckv_cache")}
+    return args | dict(
+        k_rope=np.full((b, 1, s, rope) if out else 0, 7, BF16), c_kv=np.full((b, 1, s, latent) if out else 0, 7, BF16)
+    )
+
+
 def _swiglu():
     return dict(self=uniform(generator(23), (2, 3, 16)), y=np.full((2, 3, 8), 7, BF16))
 
@@ -393,6 +420,24 @@ CALLS = {
     "add rms norm": Call("add_rms_norm", lambda: _norm("x1", "x2"), ["y", "rstd", "x"], ["y", "rstd", "x"]),
     "add rms norm bias": Call(
         "add_rms_norm_bias", lambda: _norm("x1", "x2", "beta"), ["y", "rstd", "x"], ["y", "rstd", "x", "beta"]
+    ),
+    "kv cache": Call(
+        "kv_rmsnorm_rope_cache",
+        lambda: _kv_cache("PA", ["ckv_cache"]),
+        ["k_cache", "ckv_cache", "k_rope", "c_kv"],
+        ["k_rope", "c_kv"],
+    ),
+    "kv cache v2": Call(
+        "kv_rmsnorm_rope_cache_v2",
+        lambda: _kv_cache("PA_NZ", ["k_cache"]),
+        ["k_cache", "ckv_cache", "k_rope", "c_kv"],
+        ["k_rope", "c_kv"],
+    ),
+    "kv cache functional": Call(
+        "kv_rmsnorm_rope_cache_v2_functional",
+        lambda: _kv_cache("Norm", functional=True),
+        ["k_cache_out", "ckv_cache_out", "k_rope", "c_kv"],
+        ["k_cache_out", "ckv_cache_out", "k_rope", "c_kv"],
     ),
     "swiglu": Call("swiglu", _swiglu, ["y"], ["y"]),
     "interleave": Call("interleave_rope", lambda: _rope("cos", "sin"), ["y"], ["y"]),

@@ -83,19 +83,6 @@ void check_numbers(const Check& check, Form form, const Args& a, const Sizes& s)
       check.fail(Status::invalid_argument, name, "", "is " + std::to_string(value), "finite, also in float32");
 }
 
-/// V17 for one cache, and that its blocks have no gaps.
-void check_nz(const Check& check, const Tensor& t, const char* name) {
-  const std::int64_t width = t.shape[3], c0 = 32 / size_of(t.dtype);
-  if (width % c0 != 0)
-    check.fail(Status::invalid_shape, name, "", "has width " + std::to_string(width),
-               "a multiple of " + std::to_string(c0), "NZ blocks hold columns in groups of 32 bytes");
-}
-void check_nz_strides(const Check& check, const Tensor& t, const char* name) {
-  if (t.elements() > 0 && t.shape[1] > 1 && t.stride[1] != t.shape[3])
-    check.fail(Status::invalid_stride, name, "", "has strides " + brackets({t.stride.data(), 4}), "contiguous blocks",
-               "NZ");
-}
-
 /// V19, T3. What is accepted here is never looked at again.
 void check_packed_kr_cache(const Check& check, const Args& a) {
   const Tensor &t = a.kr_cache, &kv = a.kv_cache;
@@ -109,11 +96,9 @@ void check_packed_kr_cache(const Check& check, const Args& a) {
 
 /// The rows of a cache: of kr_cache or a part of the packed rows of kv_cache.
 prolog::CacheRows cache_rows(const Args& a, const Tensor& t, std::int64_t width, std::int64_t begin = 0) {
-  if (!is_nz(a)) return {.first = prolog::flat_rows(t, width), .begin = begin};
-  Tensor pieces = t;  // [block_num, block_size, c0]: the first group of columns of every slot
-  const std::int64_t c0 = 32 / size_of(t.dtype);
-  pieces.rank = 3, pieces.shape[2] = pieces.stride[1] = c0, pieces.stride[2] = 1;
-  return {.first = Rows(pieces, 1), .piece = 32, .pitch = 32 * t.shape[1]};
+  prolog::CacheRows rows = prolog::cache_rows(t, width, is_nz(a));
+  rows.begin = begin;
+  return rows;
 }
 
 /// What the 23 bits of a float cannot tell from 1 is 1.
@@ -129,6 +114,8 @@ Problem resolve(const Check& check, Form form, const Args& a, const MlaPrologV3O
   const Mode& mode = *s.mode;
   const Slots slots = check_slots(check, a, s);
   check_numbers(check, form, a, s);
+  using prolog::check_nz;
+  using prolog::check_nz_strides;
   if (is_nz(a)) check_nz(check, a.kv_cache, "kv_cache"), check_nz(check, a.kr_cache, "kr_cache");
   if (!mode.packed() && a.tile_size != 128)
     check.fail(Status::invalid_argument, "tile_size", "", is(a.tile_size), "128", "this mode has no tiles");

@@ -46,6 +46,19 @@ void check_slots(const Check& check, const Tensor& index, const char* name, cons
   }
 }
 
+void check_nz(const Check& check, const Tensor& t, const char* name) {
+  const std::int64_t width = t.shape[3], c0 = 32 / size_of(t.dtype);
+  if (width % c0 != 0)
+    check.fail(Status::invalid_shape, name, "", "has width " + std::to_string(width),
+               "a multiple of " + std::to_string(c0), "NZ blocks hold columns in groups of 32 bytes");
+}
+
+void check_nz_strides(const Check& check, const Tensor& t, const char* name) {
+  if (t.elements() > 0 && t.shape[1] > 1 && t.stride[1] != t.shape[3])
+    check.fail(Status::invalid_stride, name, "", "has strides " + brackets({t.stride.data(), 4}), "contiguous blocks",
+               "NZ");
+}
+
 void check_finite(const Check& check, std::initializer_list<NamedWeight> weights) {
   for (const auto& [w, name, stack] : weights) {
     if (w.dtype != DType::bf16) continue;

@@ -23,6 +23,10 @@ CacheShape check_cache_shape(const Check& check, const Tensor& t, const char* na
 /// Every slot is below `cache.rows`; negative ones skip their token. Not looked at when the cache has no rows.
 void check_slots(const Check& check, const Tensor& index, const char* name, const CacheShape& cache);
 
+/// An NZ cache [block_num, block_size, 1, width]: its columns come in groups of 32 bytes, its blocks have no gaps.
+void check_nz(const Check& check, const Tensor& t, const char* name);
+void check_nz_strides(const Check& check, const Tensor& t, const char* name);
+
 /// Value checking: finite weights, whatever their format: their padding does not count.
 struct NamedWeight {
   const Weight& weight;

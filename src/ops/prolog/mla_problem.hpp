@@ -28,6 +28,15 @@ struct CacheRows {
   }
 };
 
+/// The rows of a cache that has been checked, which in NZ is [block_num, block_size, 1, width].
+inline CacheRows cache_rows(const Tensor& t, std::int64_t width, bool nz) {
+  if (!nz) return {.first = Rows(t, width == 1 ? 0 : 1)};
+  Tensor pieces = t;  // [block_num, block_size, c0]: the first group of columns of every slot
+  const std::int64_t c0 = 32 / size_of(t.dtype);
+  pieces.rank = 3, pieces.shape[2] = pieces.stride[1] = c0, pieces.stride[2] = 1;
+  return {.first = Rows(pieces, 1), .piece = 32, .pitch = 32 * t.shape[1]};
+}
+
 /// How rows are stored: as bf16, as int8 codes with given multipliers, or as int8 codes of groups of columns, whose
 /// scales are stored too.
 enum class Store { bf16, given_scale, groups };
