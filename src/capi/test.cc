@@ -112,11 +112,11 @@ int same_answers(const char* op, Run run, Twin twin) {
     for (const bool reference : {false, true}) {
       const std::string wanted = answer([&] { reference ? twin(a, o) : run(a, o); });
       const auto after = memory.bytes;
-      for (auto& [name, bytes] : before) std::memcpy(memory.bytes[name].data(), bytes.data(), bytes.size());
+      for (auto& [name, bytes] : before) std::ranges::copy(bytes, memory.bytes[name].begin());
       const dsakit_status status = c.run(((reference ? "reference." : "") + std::string(op)).c_str());
       EXPECT_EQ(status == DSAKIT_OK ? "" : message(), wanted) << op << ", seed " << seed;
       EXPECT_TRUE(memory.bytes == after) << op << ", seed " << seed;
-      for (auto& [name, bytes] : before) std::memcpy(memory.bytes[name].data(), bytes.data(), bytes.size());
+      for (auto& [name, bytes] : before) std::ranges::copy(bytes, memory.bytes[name].begin());
       computed += wanted.empty();
     }
     if (::testing::Test::HasFailure()) return computed;
