@@ -42,6 +42,7 @@ class Spelling:
 
 PARTICULAR = {
     "fused_infer_attention_score_v2": dict(
+        statements=('one_tensor("{name}", key=key, value=value)',),
         note="Without return_softmax_lse, softmax_lse is [0.0].",
         result="without_lse(result) if not return_softmax_lse and softmax_lse is None else result",
     ),
@@ -58,6 +59,12 @@ PARTICULAR = {
         published=True,
         note="In the published form the seven output tensors follow the positional parameters, then epsilon_cq, "
         "epsilon_ckv, cache_mode, tile_config, rope_cfg; it returns None.",
+    ),
+    "sparse_flash_attention_quant": dict(
+        published=True,
+        note="In the published form attention_out follows the positional parameters, then nq, n_kv, softmax_scale, topk, "
+        "block_size, max_blocknum_perbatch, tile_config; topk_indcies is topk_indices as the documents spell it; b and s1 are "
+        "left out; it returns None.",
     ),
     "mla_indexer_prolog_quant": dict(
         published=True,
@@ -82,6 +89,11 @@ def spellings(name, family):
         yield replace(own, name="npu_" + name, **(STRICT_MODES if name == "quant_lightning_indexer" else {}))
     if name == "quant_lightning_indexer":  # as the recipes call it
         yield replace(own, name="npu_lightning_indexer_quant")
+    if name == "mla_prolog_quant":  # its outputs are keywords of the native form too; these entries have the published one
+        given = " or ".join(f"{out} is None" for out in ("q_norm_out", "query_nope_out", "query_rope_out"))
+        entry = replace(entry, result=f"result if {given} else None")
+    if name in ("mla_prolog_quant", "lightning_indexer_prolog_quant"):
+        yield replace(entry, name=name + "_compute")
     if name in ("mla_prolog_quant", "mla_indexer_prolog_quant"):
         only = dict(
             statements=('pypto.quantised_mode_only("{name}", dequant_scale)',),
@@ -201,7 +213,11 @@ def body(s, description):
     values = [f["name"] if f in fields else repr(f["default"]) for f in own]
     lines += ["values = (", filled(values) + ",", ")  # fmt: skip"]
     call = "_core." + (s.core or s.operator)
-    if s.published:
+    if s.operator == ATTENTION:
+        lines += ["if pypto.is_published_attention(more, other, attention_out, b, s1):"]
+        plain = f"_core.{s.operator}_reference" if s.rounded else call
+        lines += [f'    return pypto.attention({plain}, values, "{s.name}", more, other)']
+    elif s.published:
         lines += ["if more or other:", f'    form = pypto.FORMS["{s.operator}"]']
         lines += [f'    return form({call}, values, "{s.name}", more, other)']
     call += f'(values{", p_rounding" if s.rounded else ""}, "{s.name}")'
@@ -300,17 +316,20 @@ def attention_entries(description, like, core):
             "    topk_indcies: Array | None = None,",
             "    b: int | None = None,",
             "    s1: int | None = None,",
+            '    numerics: str = "exact",',
             '    level: str = "portable",',
             ") -> None:",
             textwrap.indent('"""' + textwrap.fill(note, WIDTH), "    "),
             '    """',
+            '    written = {"topk_indices": "topk_indcies"} if topk_indices is None else {}',
             f'    topk_indices = pypto.one_of_two("{name}", topk_indices=topk_indices, topk_indcies=topk_indcies)',
             f'    b, s1 = pypto.sizes_of("{name}", attention_out, b, s1)',
             f'    pypto.check_columns("{name}", block_table, max_blocknum_perbatch)',
             "    values = (",
             textwrap.indent(filled(fields), "    ") + ",",
             "    )  # fmt: skip",
-            f'    _core.{core}(values, "{name}")',
+            "    with pypto.as_written(written):",
+            f'        _core.{core}(values, "{name}")',
         ]
         yield "\n".join(lines) + "\n"
 
@@ -324,7 +343,7 @@ HEADER = '''# SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
 '''
-CALLING = """ABSENT Array DType Lengths Result Weight documented_by dtype_integer only_none operator tolerate without_lse
+CALLING = """ABSENT Array DType Lengths Result Weight documented_by dtype_integer one_tensor only_none operator tolerate without_lse
 zero_in_portable""".split()
 
 

@@ -43,6 +43,7 @@ struct KvQuantSparseFlashAttentionArgs {
   Tensor sinks{};
   bool return_softmax_lse = false;
   std::string_view index_check = "error";
+  std::string_view numerics = "exact";
   Level level = Level::portable;
 };
 
@@ -120,6 +121,9 @@ constexpr void for_each_field(A& a, O& o, V&& v) {
   v({"index_check", Role::attribute, Kind::mode, "str", "error, mask",
      "mask: entries past the key length are ignored, as the device does"},
     a.index_check);
+  v({"numerics", Role::attribute, Kind::mode, "str", "exact, device, golden",
+     "device, golden: with the intermediate roundings of the kernel or of the published comparison, to compare with them"},
+    a.numerics);
   v(kLevelField, a.level);
   v({"attention_out", Role::out, Kind::data, "dtype of query", "query with Dv as last axis",
      "attention, still in the latent space"},

@@ -44,6 +44,7 @@ struct SparseFlashAttentionArgs {
   bool return_softmax_lse = false;
   Tensor sinks{};
   std::string_view index_check = "error";
+  std::string_view numerics = "exact";
   Level level = Level::portable;
 };
 
@@ -110,6 +111,9 @@ constexpr void for_each_field(A& a, O& o, V&& v) {
   v({"index_check", Role::attribute, Kind::mode, "str", "error, mask",
      "mask: entries past the key length are ignored, as the device does"},
     a.index_check);
+  v({"numerics", Role::attribute, Kind::mode, "str", "exact, device, golden",
+     "device, golden: with the intermediate roundings of the kernel or of the published comparison, to compare with them"},
+    a.numerics);
   v(kLevelField, a.level);
   v({"attention_out", Role::out, Kind::data, "dtype of query", "shape of query",
      "attention, still in the latent space"},

@@ -36,6 +36,7 @@ struct SparseFlashAttentionQuantArgs {
   double softmax_scale = std::numeric_limits<double>::quiet_NaN();
   std::int64_t topk = 0;
   std::int64_t block_size = 0;
+  std::string_view numerics = "exact";
   Level level = Level::portable;
 };
 
@@ -76,6 +77,9 @@ constexpr void for_each_field(A& a, O& o, V&& v) {
     a.topk);
   v({"block_size", Role::attribute, Kind::number, "int", ">= 1; strict: 128", "rows of a page", kWithoutDefault},
     a.block_size);
+  v({"numerics", Role::attribute, Kind::mode, "str", "exact, device, golden",
+     "device, golden: with the intermediate roundings of the kernel or of the published comparison, to compare with them"},
+    a.numerics);
   v(kLevelField, a.level);
   v({"attention_out", Role::out, Kind::data, "bfloat16", "[b, s1, nq, Dv]", "attention, still in the latent space"},
     o.attention_out);

@@ -8,7 +8,7 @@ the readable twins of the operators under the same names.
 
 import typing
 
-from . import operators, ops, pypto
+from . import forms, operators, ops, pypto
 from ._core import (
     Layer,
     Model,
@@ -33,6 +33,7 @@ __all__ = [
     "PackedWeight",
     "__version__",
     "empty_kv_rows",
+    "forms",
     "format_cast",
     "get_num_threads",
     "info",

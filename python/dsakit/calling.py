@@ -88,6 +88,15 @@ def tolerate(operator: str, level: Any, **undocumented: Any) -> None:
         raise_error("INVALID_ARGUMENT", operator, name, "", got, f"absent ({why})")
 
 
+def one_tensor(operator: str, **tensors: Any) -> None:
+    """Parameters that the documents also have as lists of tensors."""
+    for name, value in tensors.items():
+        if isinstance(value, (list, tuple)):
+            wanted = "one tensor: concatenate the sequences into TND, with their running totals in actual_seq_qlen and "
+            wanted += "actual_seq_kvlen, or lay them into pages with a block_table (only the v1 form takes a list of one)"
+            raise_error("UNSUPPORTED", operator, name, "", f"is a list of {len(value)}", wanted)
+
+
 def zero_in_portable(operator: str, level: Any, **mode: Any) -> Any:
     """A mode that the documents have no default for: neither has strict."""
     ((name, value),) = mode.items()

@@ -50,6 +50,7 @@ from ._generated.lightning_indexer import (
 )
 from ._generated.lightning_indexer_prolog_quant import (
     lightning_indexer_prolog_quant,
+    lightning_indexer_prolog_quant_compute,
 )
 from ._generated.mla_indexer_prolog_quant import (
     mla_indexer_prolog_quant,
@@ -58,6 +59,7 @@ from ._generated.mla_indexer_prolog_quant import (
 )
 from ._generated.mla_prolog_quant import (
     mla_prolog_quant,
+    mla_prolog_quant_compute,
     mla_prolog_quant_d,
     mla_prolog_quant_p,
 )
@@ -137,10 +139,12 @@ __all__ = [
     "lightning_indexer",
     "npu_lightning_indexer",
     "lightning_indexer_prolog_quant",
+    "lightning_indexer_prolog_quant_compute",
     "mla_indexer_prolog_quant",
     "mla_indexer_prolog_quant_d",
     "mla_indexer_prolog_quant_p",
     "mla_prolog_quant",
+    "mla_prolog_quant_compute",
     "mla_prolog_quant_d",
     "mla_prolog_quant_p",
     "mla_prolog_v2",

@@ -431,10 +431,10 @@ def test_strict_limits(impl):
     rng = generator(5)
     half = np.float16
     args = dict(
-        query=codes(rng, (2, 4, 128)),
+        query=codes(rng, (2, 64, 128)),
         key=codes(rng, (3, 16, 1, 128)),
-        weights=np.ones((2, 4), half),
-        query_dequant_scale=np.ones((2, 4), half),
+        weights=np.ones((2, 64), half),
+        query_dequant_scale=np.ones((2, 64), half),
         key_dequant_scale=np.ones((3, 16, 1), half),
         query_quant_mode=0,
         key_quant_mode=0,

@@ -416,7 +416,7 @@ REFUSED = {
     "table int64": (put(block_table=lambda v: v.astype(np.int64)), "INVALID_DTYPE", "block_table"),
     "indices int64": (put(sparse_indices=lambda v: v.astype(np.int64)), "INVALID_DTYPE", "sparse_indices"),
     "indices rows": (put(sparse_indices=lambda v: v[:3].copy()), "INVALID_SHAPE", "sparse_indices"),
-    "indices of no width": (put(sparse_indices=np.zeros((4, 1, 0), np.int32)), SHAPE, "sparse_indices"),
+    "indices of no width": (put(sparse_indices=np.zeros((4, 1, 0), np.int32), level="strict"), SHAPE, "sparse_indices"),
     "indices of two key heads": (put(sparse_indices=np.zeros((4, 2, 3), np.int32)), "INVALID_SHAPE", "sparse_indices"),
     "two key heads": (put(key=lambda v: v.repeat(2, axis=2), value=lambda v: v.repeat(2, axis=2)), "INVALID_SHAPE", {"key", "value"}),
     "layouts differ": (put(layout_kv="BSND", block_table=None), {"INVALID_ARGUMENT", "INVALID_SHAPE"}, {"layout_kv", "layout_query", "key"}),

@@ -104,7 +104,7 @@ SIGNATURES = {
     "next_tokens=9223372036854775807, attention_mode=0, return_softmax_lse=False, sinks=None",
     "swiglu": "(self, dim=-1, *",
     "sparse_flash_attention_quant": "(query_nope, query_rope, key_nope_2d, key_rope_2d, k_nope_scales, topk_indices, "
-    "block_table, kv_act_seqs, *, b, s1, nq, n_kv=1, softmax_scale, topk, block_size",
+    "block_table, kv_act_seqs, *more, b, s1, nq, n_kv=1, softmax_scale, topk, block_size",
 }
 
 

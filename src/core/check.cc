@@ -231,9 +231,9 @@ Rows Check::rows(const Tensor& t, const char* name, std::int64_t rows, std::init
   std::int64_t width = 1;
   for (std::int64_t n : row_shape) width *= n;
   const bool counted = t.rank >= 0 && t.rank <= 8 && t.elements() == rows * width;
-  if (counted && !strict()) {
+  bool fits = counted;
+  if (counted) {
     int axis = t.rank;
-    bool fits = true;
     for (auto wanted = std::rbegin(row_shape); wanted != std::rend(row_shape) && fits; ++wanted) {
       if (*wanted == 1) continue;  // may be absent
       while (axis > 0 && t.shape[axis - 1] == 1) --axis;
@@ -245,7 +245,7 @@ Rows Check::rows(const Tensor& t, const char* name, std::int64_t rows, std::init
       for (int a = 0; a < axis; ++a) leading *= t.shape[a];
       fits = leading == rows;
     }
-    if (fits) {
+    if (fits && !strict()) {
       if (width == 1 || rows == 0) axis = t.rank;
       return Rows(t, t.rank - axis);
     }
@@ -255,8 +255,10 @@ Rows Check::rows(const Tensor& t, const char* name, std::int64_t rows, std::init
     return Rows(t, int(row_shape.size()));
   std::int64_t wanted[8] = {rows};
   std::copy(row_shape.begin(), row_shape.end(), wanted + 1);
-  fail(Status::invalid_shape, name, "", "has shape " + brackets(shape_of(t)),
-       brackets({wanted, row_shape.size() + 1}), why);
+  const std::string folded = brackets({wanted, row_shape.size() + 1});
+  std::string reason = why;
+  if (fits) reason += (reason.empty() ? "" : "; ") + ("reshape(" + folded.substr(1, folded.size() - 2) + ") has it");
+  fail(Status::invalid_shape, name, "", "has shape " + brackets(shape_of(t)), folded, reason);
 }
 
 std::int64_t Check::vector(const Tensor& t, const char* name, std::int64_t n, const char* why) const {

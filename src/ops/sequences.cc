@@ -70,9 +70,13 @@ Rows BatchDoor::per_token(const Tensor& t, const char* name, std::initializer_li
     if (exact) return Rows(t, int(width.size()));
     std::int64_t elements = 1;
     for (int axis = 0; axis < rank; ++axis) elements *= shape[axis];
-    if (c.strict() || t.elements() != elements)
-      c.fail(Status::invalid_shape, name, "", "has shape " + brackets({t.shape.data(), std::size_t(t.rank)}),
-             brackets({shape, std::size_t(rank)}), why);
+    if (c.strict() || t.elements() != elements) {
+      const std::string folds = brackets({shape, std::size_t(rank)});
+      const bool same_rows = t.elements() == elements && t.rank >= int(width.size()) &&
+                             std::equal(width.begin(), width.end(), t.shape.begin() + t.rank - int(width.size()));
+      c.fail(Status::invalid_shape, name, "", "has shape " + brackets({t.shape.data(), std::size_t(t.rank)}), folds,
+             same_rows ? why + ("; reshape(" + folds.substr(1, folds.size() - 2) + ") has it") : std::string(why));
+    }
   }
   return c.rows(t, name, rows, width, folded ? why_folded : why);
 }

@@ -82,6 +82,8 @@ bool Context::same_products() const { return state_->options.same_products; }
 bool Context::check_values() const { return state_->options.check_values; }
 std::size_t Context::workspace_bytes() const { return state_->memory_bytes; }
 
+constexpr std::size_t kMostWarnings = 256;  // sentences hold sizes: a process that never ends shall not collect them
+
 std::vector<std::string> Context::warnings() const {
   std::lock_guard lock(state_->warning);
   return state_->warnings;
@@ -89,7 +91,7 @@ std::vector<std::string> Context::warnings() const {
 void Context::warn(std::string_view sentence) {
   std::lock_guard lock(state_->warning);
   auto& all = state_->warnings;
-  if (std::find(all.begin(), all.end(), sentence) == all.end()) all.emplace_back(sentence);
+  if (all.size() < kMostWarnings && std::find(all.begin(), all.end(), sentence) == all.end()) all.emplace_back(sentence);
 }
 
 void Context::set_interrupt(bool (*asked)(void*), void* data) {

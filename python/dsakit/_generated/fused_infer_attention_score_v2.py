@@ -9,6 +9,7 @@ from ..calling import (
     Array,
     Lengths,
     Result,
+    one_tensor,
     only_none,
     operator,
     without_lse,
@@ -170,6 +171,7 @@ def fused_infer_attention_score_v2(
     Source: torch_npu.npu_fused_infer_attention_score_v2. More:
     docs/operators/fused_infer_attention_score_v2.md
     """
+    one_tensor("fused_infer_attention_score_v2", key=key, value=value)
     only_none(
         "fused_infer_attention_score_v2",
         query_dtype=query_dtype, key_dtype=key_dtype, value_dtype=value_dtype, query_rope_dtype=query_rope_dtype,
@@ -340,6 +342,7 @@ def npu_fused_infer_attention_score_v2(
     Source: torch_npu.npu_fused_infer_attention_score_v2. More:
     docs/operators/fused_infer_attention_score_v2.md
     """
+    one_tensor("npu_fused_infer_attention_score_v2", key=key, value=value)
     only_none(
         "npu_fused_infer_attention_score_v2",
         query_dtype=query_dtype, key_dtype=key_dtype, value_dtype=value_dtype, query_rope_dtype=query_rope_dtype,

@@ -41,6 +41,7 @@ def sparse_flash_attention(
     return_softmax_lse: bool = False,
     sinks: Array | None = None,
     index_check: str = "error",
+    numerics: str = "exact",
     level: str = "portable",
     attention_out: Array | None = None,
     softmax_max: Array | None = None,
@@ -88,6 +89,9 @@ def sparse_flash_attention(
         sinks                     [N1] (float32), optional: one more logit per head, without a value
         index_check               str, default "error" (error, mask): mask: entries past the key
                                   length are ignored, as the device does
+        numerics                  str, default "exact" (exact, device, golden): device, golden: with
+                                  the intermediate roundings of the kernel or of the published
+                                  comparison, to compare with them
         level                     str, default "portable" (portable, strict): strict also refuses
                                   what Atlas A2/A3 refuses
 
@@ -116,8 +120,8 @@ def sparse_flash_attention(
     values = (
         query, key, value, sparse_indices, scale_value, block_table, actual_seq_lengths_query,
         actual_seq_lengths_kv, query_rope, key_rope, sparse_block_size, layout_query, layout_kv, sparse_mode,
-        pre_tokens, next_tokens, attention_mode, return_softmax_lse, sinks, index_check, level, attention_out,
-        softmax_max, softmax_sum,
+        pre_tokens, next_tokens, attention_mode, return_softmax_lse, sinks, index_check, numerics, level,
+        attention_out, softmax_max, softmax_sum,
     )  # fmt: skip
     return _core.sparse_flash_attention(values, "sparse_flash_attention")
 
@@ -145,6 +149,7 @@ def npu_sparse_flash_attention(
     return_softmax_lse: bool = False,
     sinks: Array | None = None,
     index_check: str = "error",
+    numerics: str = "exact",
     level: str = "portable",
     attention_out: Array | None = None,
     softmax_max: Array | None = None,
@@ -192,6 +197,9 @@ def npu_sparse_flash_attention(
         sinks                     [N1] (float32), optional: one more logit per head, without a value
         index_check               str, default "error" (error, mask): mask: entries past the key
                                   length are ignored, as the device does
+        numerics                  str, default "exact" (exact, device, golden): device, golden: with
+                                  the intermediate roundings of the kernel or of the published
+                                  comparison, to compare with them
         level                     str, default "portable" (portable, strict): strict also refuses
                                   what Atlas A2/A3 refuses
 
@@ -220,7 +228,7 @@ def npu_sparse_flash_attention(
     values = (
         query, key, value, sparse_indices, scale_value, block_table, actual_seq_lengths_query,
         actual_seq_lengths_kv, query_rope, key_rope, sparse_block_size, layout_query, layout_kv, sparse_mode,
-        pre_tokens, next_tokens, attention_mode, return_softmax_lse, sinks, index_check, level, attention_out,
-        softmax_max, softmax_sum,
+        pre_tokens, next_tokens, attention_mode, return_softmax_lse, sinks, index_check, numerics, level,
+        attention_out, softmax_max, softmax_sum,
     )  # fmt: skip
     return _core.sparse_flash_attention(values, "npu_sparse_flash_attention")

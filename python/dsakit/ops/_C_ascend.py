@@ -46,6 +46,7 @@ def npu_sparse_flash_attention(
     attention_mode: int = 0,
     return_softmax_lse: bool = False,
     index_check: str = "error",
+    numerics: str = "exact",
     level: str = "portable",
     attention_out: Array | None = None,
     softmax_max: Array | None = None,
@@ -92,6 +93,9 @@ def npu_sparse_flash_attention(
         return_softmax_lse        bool, default False: fill softmax_max and softmax_sum
         index_check               str, default "error" (error, mask): mask: entries past the key
                                   length are ignored, as the device does
+        numerics                  str, default "exact" (exact, device, golden): device, golden: with
+                                  the intermediate roundings of the kernel or of the published
+                                  comparison, to compare with them
         level                     str, default "portable" (portable, strict): strict also refuses
                                   what Atlas A2/A3 refuses
 
@@ -120,8 +124,8 @@ def npu_sparse_flash_attention(
     values = (
         query, key, value, sparse_indices, scale_value, block_table, actual_seq_lengths_query,
         actual_seq_lengths_kv, query_rope, key_rope, sparse_block_size, layout_query, layout_kv, sparse_mode,
-        pre_tokens, next_tokens, attention_mode, return_softmax_lse, None, index_check, level, attention_out,
-        softmax_max, softmax_sum,
+        pre_tokens, next_tokens, attention_mode, return_softmax_lse, None, index_check, numerics, level,
+        attention_out, softmax_max, softmax_sum,
     )  # fmt: skip
     return _core.sparse_flash_attention(values, "npu_sparse_flash_attention")
 
@@ -154,6 +158,7 @@ def npu_kv_quant_sparse_flash_attention(
     sinks: Array | None = None,
     return_softmax_lse: bool = False,
     index_check: str = "error",
+    numerics: str = "exact",
     level: str = "portable",
     attention_out: Array | None = None,
     softmax_max: Array | None = None,
@@ -210,6 +215,9 @@ def npu_kv_quant_sparse_flash_attention(
         return_softmax_lse        bool, default False: return softmax_max and softmax_sum too
         index_check               str, default "error" (error, mask): mask: entries past the key
                                   length are ignored, as the device does
+        numerics                  str, default "exact" (exact, device, golden): device, golden: with
+                                  the intermediate roundings of the kernel or of the published
+                                  comparison, to compare with them
         level                     str, default "portable" (portable, strict): strict also refuses
                                   what Atlas A2/A3 refuses
 
@@ -246,7 +254,7 @@ def npu_kv_quant_sparse_flash_attention(
         query, key, value, sparse_indices, scale_value, key_quant_mode, value_quant_mode, key_dequant_scale,
         value_dequant_scale, block_table, actual_seq_lengths_query, actual_seq_lengths_kv, sparse_block_size,
         layout_query, layout_kv, sparse_mode, pre_tokens, next_tokens, attention_mode, quant_scale_repo_mode,
-        tile_size, rope_head_dim, sinks, return_softmax_lse, index_check, level, attention_out, softmax_max,
-        softmax_sum,
+        tile_size, rope_head_dim, sinks, return_softmax_lse, index_check, numerics, level, attention_out,
+        softmax_max, softmax_sum,
     )  # fmt: skip
     return _core.kv_quant_sparse_flash_attention(values, "npu_kv_quant_sparse_flash_attention")

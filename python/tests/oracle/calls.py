@@ -473,10 +473,12 @@ def _weights(*names):
 def _strict_indexer(quantised):
     rng = generator(15)
     args = _paged(quantised) | dict(level="strict")
-    args["query"] = codes(rng, (5, 4, 128)) if quantised else uniform(rng, (5, 4, 128))
+    args["query"] = codes(rng, (5, 64, 128)) if quantised else uniform(rng, (5, 4, 128))
     args["key"] = codes(rng, (6, 16, 1, 128)) if quantised else uniform(rng, (6, 16, 1, 128))
     if quantised:
         args["key_dequant_scale"] = rng.random((6, 16, 1)).astype(np.float16)
+        args["weights"] = uniform(rng, (5, 64), 1.0, np.float16)
+        args["query_dequant_scale"] = rng.random((5, 64)).astype(np.float16)
     return args | dict(actual_seq_lengths_key=np.array([48, 20], np.int32))
 
 

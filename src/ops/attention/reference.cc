@@ -104,6 +104,7 @@ Softmax combine(const Problem& p, const Numbers& score, const std::vector<Key>& 
 }  // namespace
 
 void reference(const Problem& p, std::int64_t t, const Token& token, Rounding rounding) {
+  if (rounding == Rounding::none) rounding = p.rounding.probability;
   std::vector<Key> keys;
   each_attended(token, 0, token.count, [&](auto, std::int64_t position) {
     keys.push_back(key_of(p, p.key_row(token, position), rounding != Rounding::none));
@@ -122,7 +123,7 @@ void reference(const Problem& p, std::int64_t t, const Token& token, Rounding ro
       s = combine(p, score, keys, sink, rounding);
     }
     for (std::size_t c = 0; c < s.values.size(); ++c) {
-      if (p.type == DType::f16) p.out.row<f16>(row)[c] = to_f16_once(s.values[c]);
+      if (p.type == DType::f16) p.out.row<f16>(row)[c] = to_f16_once(p.rounding.away ? to_f16_away(s.values[c]) : s.values[c]);
       else p.out.row<bf16>(row)[c] = to_bf16_once(s.values[c]);
     }
     if (p.max.tensor) *p.max.row<float>(row) = float(s.most);

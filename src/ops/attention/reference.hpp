@@ -5,7 +5,8 @@
 
 namespace dsakit::attention::sparse {
 
-/// The formula in double for query row t, rounded once to each result; with a rounding, the documented device forms.
+/// The formula in double for query row t, rounded once to each result; with a rounding, or that of the
+/// problem, the documented device forms.
 void reference(const Problem&, std::int64_t t, const Token&, dsakit::reference::ProbabilityRounding);
 
 }  // namespace dsakit::attention::sparse

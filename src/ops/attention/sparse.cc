@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "ops/attention/rounded.hpp"
 #include "ops/attention/schedule.hpp"
 
 namespace dsakit::attention::sparse {
@@ -339,10 +340,12 @@ class Worker {
 }  // namespace
 
 std::size_t workspace(const Problem& p, int threads, bool same_products) {
+  if (p.rounding.any()) return workspace_rounded(p, threads);
   return Schedule(Plan(p, nullptr, same_products), threads).bytes();
 }
 
 void run(const Problem& p, const Token* token, Call& call, std::byte* memory) noexcept {
+  if (p.rounding.any()) return run_rounded(p, token, call, memory);
   double positions = 0;
   for (std::int64_t t = 0; t < p.tokens; ++t) positions += double(token[t].count);
   const Plan plan(p, token, call.same_products());

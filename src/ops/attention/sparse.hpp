@@ -5,6 +5,7 @@
 
 #include "core/paged.hpp"
 #include "core/view.hpp"
+#include "dsakit/probability_rounding.hpp"
 #include "run/call.hpp"
 
 // Sparse MLA attention in absorbed form, for every operator that has it: each query token attends to a list of
@@ -53,6 +54,15 @@ void each_attended(const Token& t, std::int64_t first, std::int64_t end, F f) {
   }
 }
 
+/// Intermediate roundings that a caller asks for, to compare with a device or its golden. With any of probabilities,
+/// dequantised keys are rounded to the query's type. `away`: fp16 results round ties away from zero.
+struct Roundings {
+  reference::ProbabilityRounding probability = reference::ProbabilityRounding::none;
+  bool away = false;
+
+  bool any() const { return probability != reference::ProbabilityRounding::none; }
+};
+
 struct Problem {
   DType type = DType::bf16;  // bf16 or f16: of query, rope, out, and of latents that are not int8
   Rows query{Tensor{}, 0}, query_rope{Tensor{}, 0};  // row token * heads + head
@@ -64,6 +74,7 @@ struct Problem {
   std::int64_t heads = 0;
   int latent = 0, rope = 0;  // widths
   float scale = 1;           // of the scores
+  Roundings rounding{};
 
   std::int64_t key_row(const Token& t, std::int64_t position) const {
     return keys.rows.offset(t.sequence, t.first + position);

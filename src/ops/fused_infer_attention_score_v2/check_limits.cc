@@ -61,8 +61,8 @@ void Door::chip_rope() const {
 void Door::chip_widths() const {
   if (s.folded) {
     const std::int64_t d = s.width, dv = s.out_width;
-    limit((d == 128 && dv == 128) || (d == 192 && (dv == 128 || (dv == 192 && s.kv_heads == s.heads))), "query",
-          width_is(*this), "128 and 128, 192 and 128, or 192 and 192 with a key head per query head");
+    limit((d == 128 && dv == 128) || (d == 192 && (dv == 128 || dv == 192)), "query", width_is(*this),
+          "128 and 128, 192 and 128, or 192 and 192");
     if (d == 192) {
       limit(!s.paged, "block_table", text("is given"), "absent with heads of width 192");
       limit(

@@ -63,6 +63,12 @@ bool rows_of_heads(const Tensor& t, std::int64_t rows, std::int64_t heads) {
 }  // namespace
 
 void Door::scales() const {
+  static constexpr const char* kReserved[] = {"per token group", "fp8 per block", "per channel group"};
+  for (const auto& [mode, name] :
+       {std::pair{a.key_quant_mode, "key_quant_mode"}, {a.value_quant_mode, "value_quant_mode"}})
+    if (mode >= 6 && mode <= 8)
+      c.fail(Status::unsupported, name, "", "is " + to_string(mode) + " (" + kReserved[mode - 6] + ")", "0..5",
+             "reserved: newer chips have it");
   if (s.full) fully_quantised();
   else dequantisation();
   quantised_output();

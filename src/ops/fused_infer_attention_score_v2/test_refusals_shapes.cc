@@ -138,7 +138,7 @@ TEST(FusedInferRefusals, LimitsOfTheChip) {
       {"S-18 split layout", kStrict, but(kSplit, [](Spec& s) { s.layout = "TND_NTD"; }), kChip, "input_layout"},
       {"S-18 split mode", kStrict, but(kSplit, [](Spec& s) { s.mode = 4, s.stencil = true; }), kChip, "sparse_mode"},
       {"S-19", kStrict, folded([](Spec& s) { s.d = 64; }), kChip, "query"},
-      {"S-19 192", kStrict, folded([](Spec& s) { s.d = 192; }), kChip, "query"},
+      {"S-19 192", kStrict, folded([](Spec& s) { s.d = 192, s.dv = 64; }), kChip, "query"},
       {"S-19 192 paged", kStrict, folded([](Spec& s) { s.d = 192, s.dv = 128, s.rank = 3; }), kChip, "block_table"},
       {"S-19 192 out", kStrict, folded([](Spec& s) { s.layout = "TND_NTD", s.d = 192, s.dv = 128, s.lse = false; }),
        kChip, "input_layout"},

@@ -55,7 +55,9 @@ struct Door : BatchDoor {
 
     p.weights = each(a.weights, "weights", {heads}, "B, S1 and N1 of query", "T and N1 of query");
     if (a.quantised) {
-      p.query_scale = each(a.query_scale, "query_dequant_scale", {heads}, "B, S1 and N1 of query", "T and N1 of query");
+      Tensor scale = a.query_scale;  // as a prolog leaves it: one more axis, of 1
+      if (c.strict() && scale.rank == (folded ? 3 : 4) && scale.shape[scale.rank - 1] == 1) --scale.rank;
+      p.query_scale = each(scale, "query_dequant_scale", {heads}, "B, S1 and N1 of query", "T and N1 of query");
       key_scale_shape();
     }
     outputs();
@@ -157,7 +159,8 @@ struct Door : BatchDoor {
     if (__builtin_mul_overflow(heads, dims, &per_token) || per_token > INT32_MAX)
       c.fail(Status::invalid_shape, "query", "", "has " + to_string(heads) + " heads of " + to_string(dims),
              "at most 2147483647 elements of a token");
-    chip(heads <= 64, "query", "has heads: ", heads, "at most 64");
+    if (a.quantised) chip(heads == 64, "query", "has heads: ", heads, "64");
+    else chip(heads <= 64, "query", "has heads: ", heads, "at most 64");
     if (heads < 1) c.fail(Status::invalid_shape, "query", "", "has no heads", "at least 1");
     c.at_least(a.sparse_count, "sparse_count", 1);
     const std::int64_t k = a.sparse_count;
@@ -184,6 +187,12 @@ struct Door : BatchDoor {
 
   void lengths_and_pages() {  // 12, 13
     p.sequences = sequences(a.sparse_mode);
+    if (folded_keys && batch > 0) p.rows_behind_keys = behind(p.sequences.key, s2);
+    if (folded && batch > 0 && !c.strict()) p.rows_behind_queries = behind(p.sequences.query, rows);
+    if (p.rows_behind_keys && c.strict())
+      c.fail(Status::invalid_seqlen, "actual_seq_lengths_key", subscript({batch - 1}),
+             "is " + to_string(p.sequences.key.data[batch - 1]), to_string(s2),
+             "lengths in TND are running totals; the last must be the number of rows, " + to_string(s2));
     if (!paged) return;
     for (std::int64_t b = 0; b < batch; ++b) {
       const std::int64_t used = pages_for(p.sequences.key.count(b), s2);
@@ -191,6 +200,11 @@ struct Door : BatchDoor {
       for (std::int64_t i = 0; i < used; ++i)
         if (row[i] < 0 || row[i] >= pages) bad_page(b, i, p.sequences.key.count(b));
     }
+  }
+
+  /// `rows` if the last running total does not reach them, else 0.
+  std::int64_t behind(const Lengths& lengths, std::int64_t rows) const {
+    return lengths.data[batch - 1] < rows ? rows : 0;
   }
 
   void chip_calls() {  // 14, 15

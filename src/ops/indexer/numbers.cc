@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <cstdio>
 #include <string>
 
 #include "ops/indexer/problem.hpp"
@@ -32,8 +33,9 @@ void query_row(const Check& c, const Arguments& a, const Problem& p, std::int64_
     finite(c, a.weights, "weights", i, p.weights.offset(r, h));
     if (!a.quantised) continue;
     scale(c, a.query_scale, "query_dequant_scale", i, p.query_scale.offset(r, h));
+    const bool halves = a.weights.dtype == DType::f16 && a.query_scale.dtype == DType::f16;
     const float product = to_float(to_f16(p.weights.at(r, h) * p.query_scale.at(r, h)));
-    if (p.other_numerics && !std::isfinite(product))
+    if (halves && !std::isfinite(product))
       refuse(c, a.weights, "weights", i, p.weights.at(r, h), "a product with query_dequant_scale within float16");
   }
 }
@@ -52,6 +54,19 @@ void keys(const Check& c, const Arguments& a, const Problem& p, const Sequence& 
 }
 
 }  // namespace
+
+void warn(const char* op, const Problem& p, Context& context) {
+  const auto sentence = [&](const char* parameter, std::int64_t rows, const char* rest) {
+    if (rows == 0) return;
+    char text[240];  // a warm call allocates nothing
+    std::snprintf(text, sizeof text,
+                  "%s: %s: lengths in TND are running totals; the last must be the number of rows, %lld%s", op, parameter,
+                  static_cast<long long>(rows), rest);
+    context.warn(text);
+  };
+  sentence("actual_seq_lengths_key", p.rows_behind_keys, "");
+  sentence("actual_seq_lengths_query", p.rows_behind_queries, ", or the rows behind it are padding");
+}
 
 void check_numbers(const Check& c, const Arguments& a, const Problem& p) {
   for (std::int64_t b = 0; b < p.sequences.count(); ++b) {

@@ -7,6 +7,7 @@
 #include "core/check.hpp"
 #include "core/paged.hpp"
 #include "core/view.hpp"
+#include "dsakit/context.hpp"
 #include "ops/door.hpp"
 #include "ops/sequences.hpp"
 
@@ -34,6 +35,8 @@ struct Problem {
   PagedRows key_scales{};       // data is that of key_scale
   Grid indices, values;         // values.rows.tensor absent: not wanted
   bool other_numerics = false;  // "fast" or "device"
+  /// TND rows, where the last running total does not reach them: a word of warning.
+  std::int64_t rows_behind_keys = 0, rows_behind_queries = 0;
 
   template <class T>
   const T* head(std::int64_t row, std::int64_t h) const {
@@ -67,6 +70,9 @@ struct Arguments {
 /// Asks everything of section "Errors" of docs/operators/lightning_indexer.md, in its order. Allocates nothing while
 /// nothing is wrong. `inputs` and `all` are the tensors of the call without and with its results.
 Problem check(const Check&, const Tensors& inputs, const Tensors& all, const Arguments&);
+
+/// What portable accepts with a word: running totals that end early, which counts per sequence look like.
+void warn(const char* op, const Problem&, Context&);
 
 /// The last of these questions: the numbers themselves, of the rows that a call uses.
 void check_numbers(const Check&, const Arguments&, const Problem&);

@@ -158,6 +158,7 @@ void lightning_indexer(const LightningIndexerArgs& args, const LightningIndexerO
   using namespace lightning_indexer_op;
   LightningIndexerOuts given = outs;
   const Problem p = check(args, given, false, context.check_values());
+  indexer::warn("lightning_indexer", p, context);
   if (fast(p)) indexer::Selection<FastScorer>::run("lightning_indexer", p, context);
   else indexer::Selection<Scorer>::run("lightning_indexer", p, context);
 }

@@ -85,7 +85,7 @@ TEST(LightningIndexer, StrictLimits) {
       {
           {"3072 slots", Status::ok, "", slots(3072)},
           {"8192 slots", Status::ok, "", slots(8192)},
-          {"values without pages", Status::ok, "", [](Case& c) { c.values = true, c.batch.layout_key = "TND"; }},
+          {"values without pages", Status::ok, "", [](Case& c) { c.values = true, c.batch.layout_key = "TND"; }, {}, 0},
           {"fp16", Status::ok, "", [](Case& c) { c.type = DType::f16; }},
           {"fp32 weights", Status::ok, "", [](Case& c) { c.wide_weights = true; }},
           {"3000 slots", Status::unsupported, "sparse_count", slots(3000)},

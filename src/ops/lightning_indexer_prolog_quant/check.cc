@@ -14,6 +14,7 @@ using Outs = LightningIndexerPrologQuantOuts;
 std::string shape_text(const Tensor& t) { return "has shape " + brackets({t.shape.data(), std::size_t(t.rank)}); }
 
 void check_chip_sizes(const Check& check, const Sizes& s, const Names& names) {
+  check.chip(s.tokens <= 1024, names.x, "has tokens: " + std::to_string(s.tokens), "at most 1024");
   check.chip(s.hidden == 7168, names.x, "has He " + std::to_string(s.hidden), "7168");
   check.chip(s.rank == 1536, "w_qb", "has Hcq " + std::to_string(s.rank), "1536");
   check.chip(s.heads == 64, "w_qb_scale", "has Ni " + std::to_string(s.heads), "64");

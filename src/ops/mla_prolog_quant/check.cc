@@ -34,6 +34,7 @@ struct OutCache {
 };
 
 void check_chip_sizes(const Check& check, const MlaPrologQuantArgs& a, const Sizes& s) {
+  check.chip(s.tokens <= 1024, "token_x", "has tokens: " + std::to_string(s.tokens), "at most 1024");
   check.chip(s.hidden == 7168, "token_x", "has He " + std::to_string(s.hidden), "7168");
   check.chip(s.rank == 1536, "gamma_cq", "has Hcq " + std::to_string(s.rank), "1536");
   check.chip(s.heads == 128 && s.nope == 128 && s.latent == 512, "w_uk",

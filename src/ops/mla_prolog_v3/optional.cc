@@ -66,7 +66,7 @@ void check_dtypes(const Check& check, Form form, const Args& a, const Sizes& s) 
   check.dtype(
       a.token_x, "token_x", {m.token_x},
       m.token_x == DType::i8 && form != Form::v2
-          ? "weight_quant_mode 2; dynamic_quant makes it and dequant_scale_x; weight_quant_mode 1 takes bfloat16"
+          ? "weight_quant_mode 2; npu_dynamic_quant makes it and dequant_scale_x; weight_quant_mode 1 takes bfloat16"
           : weight);
   check.dtype(a.weight_dq, "weight_dq", {m.weight_dq}, weight);
   check.dtype(a.weight_uq_qr, "weight_uq_qr", {m.weight_uq_qr}, weight);

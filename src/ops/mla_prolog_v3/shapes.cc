@@ -100,7 +100,13 @@ Sizes check_shapes(const Check& check, const Args& a, const Mode& mode) {
     check.fail(Status::invalid_shape, "kv_cache", "", "has block_size 0", "at least 1");
   if (mode.packed() && a.kv_cache.dtype != DType::i8)  // before the width, which counts bytes
     check.dtype(a.kv_cache, "kv_cache", {DType::i8},
-                ("rows of " + std::to_string(s.width) + " bytes; dsakit.pack_kv_rows makes them").c_str());
+                ("rows of " + std::to_string(s.width) +
+                 " bytes; dsakit.pack_kv_rows makes them, dsakit.empty_kv_rows an empty cache")
+                    .c_str());
+  if (is_paged(a) && s.block_size == 1 && a.kv_cache.shape[2] > 1 && a.kv_cache.shape[3] == s.width)
+    check.fail(Status::invalid_shape, "kv_cache", "", shape_text(a.kv_cache),
+               "[block_num, block_size, 1, " + std::to_string(s.width) + "]",
+               "axes of [B, N, S, H]: kv_cache.transpose(1, 2) has the order that is wanted");
   check_cache(check, a, a.kv_cache, "kv_cache", s, s.width,
               mode.packed() ? "bytes of latent codes, rope key and scales; dsakit.pack_kv_rows makes them"
                             : "Hckv of weight_uk");

@@ -170,6 +170,7 @@ void quant_lightning_indexer(const QuantLightningIndexerArgs& args, const QuantL
   using namespace quant_lightning_indexer_op;
   QuantLightningIndexerOuts given = outs;
   const Problem p = check(args, given, false, context.check_values());
+  indexer::warn("quant_lightning_indexer", p, context);
   if (p.other_numerics) indexer::Selection<DeviceScorer>::run("quant_lightning_indexer", p, context);
   else indexer::Selection<Scorer>::run("quant_lightning_indexer", p, context);
 }

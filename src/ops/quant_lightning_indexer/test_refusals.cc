@@ -25,7 +25,7 @@ void fill_full(Case& c) {
 Case chip_case() {
   Case c;
   c.batch.queries = {2, 1}, c.batch.keys = {40, 33};
-  c.dims = 128;
+  c.dims = 128, c.heads = 64;
   return c;
 }
 
@@ -126,6 +126,12 @@ TEST(QuantLightningIndexer, StrictLimits) {
   expect_limits<Case>(
       chip_case, fill_full,
       {
+          {"N1 32", Status::unsupported, "query", [](Case& c) { c.heads = 32; }},
+          {"scales of a prolog", Status::ok, "", [](Case&) {},
+           [](Case&, A& a, O&) {
+             Tensor& t = a.query_dequant_scale;
+             t.shape[t.rank] = 1, t.stride[t.rank] = 1, ++t.rank;
+           }},
           {"N9 3072", Status::unsupported, "sparse_count", [](Case& c) { c.count = 3072; }},
           {"bf16 weights", Status::unsupported, "weights", [](Case& c) { c.weight_type = DType::bf16; }},
           {"fp32 weights", Status::unsupported, "weights", [](Case& c) { c.weight_type = DType::f32; }},

@@ -53,7 +53,7 @@ struct Case {
   Data data = Data::uniform;
   std::uint64_t seed = 1;
   bool lse = true, poison = true, with_sinks = false;
-  std::string index_check = "error";
+  std::string index_check = "error", numerics = "exact";
   float scale = 0.25f;
 
   std::vector<std::vector<std::int32_t>> lists;  // one per query token; drawn by fill()
@@ -220,6 +220,7 @@ struct Case {
     a.return_softmax_lse = lse;
     if (with_sinks) a.sinks = tensor(sinks.data(), {heads});
     a.index_check = index_check;
+    a.numerics = numerics;
     return a;
   }
   SparseFlashAttentionArgs args() {

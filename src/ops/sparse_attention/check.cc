@@ -218,6 +218,7 @@ struct Door : BatchDoor {
       c.fail(Status::invalid_argument, "scale_value", "", "is " + to_string(a.scale_value), "a finite number");
     c.one_of(a.index_check, "index_check", {"error", "mask"});
     c.chip(a.index_check == "error", "index_check", "is \"mask\"", "\"error\"");
+    c.one_of(a.numerics, "numerics", {"exact", "device", "golden"});
   }
 
   void lists() {  // 15, 16
@@ -295,6 +296,9 @@ struct Door : BatchDoor {
   void resolve() {
     attention::sparse::Problem& x = p.attention;
     x.type = a.query.dtype, x.tokens = rows, x.heads = heads, x.latent = int(latent), x.rope = int(rope);
+    using reference::ProbabilityRounding;
+    if (a.numerics == "device") x.rounding = {ProbabilityRounding::unnormalised_tile2048, x.type == DType::f16};
+    if (a.numerics == "golden") x.rounding = {ProbabilityRounding::normalised};
     x.scale = float(a.scale_value), x.sinks = static_cast<const float*>(a.sinks.data);
     x.query = Rows(a.query, 1);
     x.keys = {.rows = {.data = nullptr, .page_stride = folded_keys ? 0 : s2, .row_stride = 1, .page_size = s2},

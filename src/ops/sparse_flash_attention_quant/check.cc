@@ -165,6 +165,7 @@ Problem check(const Args& a, const Outs& o) {
   c.chip(a.block_size == 128, "block_size", "is " + std::to_string(a.block_size), "128");
   if (!std::isfinite(a.softmax_scale) || !std::isfinite(float(a.softmax_scale)))
     c.fail(Status::invalid_argument, "softmax_scale", "", "is " + std::to_string(a.softmax_scale), "a finite number");
+  c.one_of(a.numerics, "numerics", {"exact", "device", "golden"});
 
   const std::int64_t act_step = c.vector(a.kv_act_seqs, "kv_act_seqs", a.b, "b"), columns = a.block_table.shape[1];
   const auto* act = static_cast<const std::int32_t*>(a.kv_act_seqs.data);
@@ -198,7 +199,9 @@ Problem check(const Args& a, const Outs& o) {
                     .heads = a.nq,
                     .latent = int(s.latent),
                     .rope = int(s.rope),
-                    .scale = float(a.softmax_scale)},
+                    .scale = float(a.softmax_scale),
+                    .rounding = {a.numerics == "exact" ? reference::ProbabilityRounding::none
+                                                       : reference::ProbabilityRounding::normalised}},
       .lists = c.rows(a.topk_indices, "topk_indices", a.b * a.s1, {a.topk_indices.shape[a.topk_indices.rank - 1]}, ""),
       .act = act,
       .act_step = act_step,
@@ -216,6 +219,11 @@ Problem check(const Args& a, const Outs& o) {
   c.chip(a.nq == 128, "nq", "is " + std::to_string(a.nq), "128");
   c.chip(a.topk == 2048, "topk", "is " + std::to_string(a.topk), "2048");
   c.chip(a.s1 <= 4 || a.b == 1, "s1", "is " + std::to_string(a.s1), "at most 4 unless b is 1");
+  c.chip(a.s1 <= 1024, "s1", "is " + std::to_string(a.s1), "at most 1024");
+  c.chip(a.b <= 128, "b", "is " + std::to_string(a.b), "at most 128");
+  constexpr std::int64_t kLongest = 128 * 1024;
+  for (std::int64_t b = 0; c.strict() && b < a.b; ++b)
+    c.chip(act[b * act_step] <= kLongest, "kv_act_seqs", "has " + std::to_string(act[b * act_step]), "at most 131072");
   p.attention.keys.tile = int(check_scales(c, a, s));
   if (p.attention.keys.tile > 0)
     p.attention.keys.scales = c.rows(a.k_nope_scales, "k_nope_scales", s.rows, {s.latent / p.attention.keys.tile}, "");

@@ -233,6 +233,14 @@ TEST_P(SparseFlashAttentionQuant, WorkedExamples) {
     return [how](const auto& a, const auto& o) { reference::sparse_flash_attention_quant(a, o, how); };
   };
   EXPECT_EQ(twice(rounded(ProbabilityRounding::normalised)), (Values{3.671875f, 4.6875f}));
+  for (const char* numerics : {"device", "golden"}) {  // the shipped kernel normalises too
+    const auto with = [=](auto a) {
+      a.numerics = numerics;
+      return a;
+    };
+    EXPECT_EQ(twice([&](const auto& a, const auto& o) { fast(with(a), o); }), (Values{3.671875f, 4.6875f}));
+    EXPECT_EQ(twice([&](const auto& a, const auto& o) { slow(with(a), o); }), (Values{3.671875f, 4.6875f}));
+  }
   EXPECT_EQ(twice(rounded(ProbabilityRounding::unnormalised_tile2048)), (Values{3.671875f, 4.65625f}));
   EXPECT_EQ(both({.latent = v, .topk = 0, .lists = {}}), (Values{0, 0}));
   // How many entries count, seen through powers of two: act 5, s1 3, topk 4 gives 3, 4, 4; act 1 gives 0, 0, 1.

@@ -11,6 +11,7 @@ from ...calling import (
     Lengths,
     Result,
     documented_by,
+    one_tensor,
     only_none,
     operator,
     without_lse,
@@ -76,6 +77,7 @@ def fused_infer_attention_score_v2(
     out_dtype: None = None,
 ) -> tuple[Result, Result]:
     """The readable twin of dsakit.fused_infer_attention_score_v2."""
+    one_tensor("fused_infer_attention_score_v2", key=key, value=value)
     only_none(
         "fused_infer_attention_score_v2",
         query_dtype=query_dtype, key_dtype=key_dtype, value_dtype=value_dtype, query_rope_dtype=query_rope_dtype,
@@ -150,6 +152,7 @@ def npu_fused_infer_attention_score_v2(
     out_dtype: None = None,
 ) -> tuple[Result, Result]:
     """The readable twin of dsakit.npu_fused_infer_attention_score_v2."""
+    one_tensor("npu_fused_infer_attention_score_v2", key=key, value=value)
     only_none(
         "npu_fused_infer_attention_score_v2",
         query_dtype=query_dtype, key_dtype=key_dtype, value_dtype=value_dtype, query_rope_dtype=query_rope_dtype,

@@ -50,6 +50,7 @@ def kv_quant_sparse_flash_attention(
     sinks: Array | None = None,
     return_softmax_lse: bool = False,
     index_check: str = "error",
+    numerics: str = "exact",
     level: str = "portable",
     attention_out: Array | None = None,
     softmax_max: Array | None = None,
@@ -67,8 +68,8 @@ def kv_quant_sparse_flash_attention(
         query, key, value, sparse_indices, scale_value, key_quant_mode, value_quant_mode, key_dequant_scale,
         value_dequant_scale, block_table, actual_seq_lengths_query, actual_seq_lengths_kv, sparse_block_size,
         layout_query, layout_kv, sparse_mode, pre_tokens, next_tokens, attention_mode, quant_scale_repo_mode,
-        tile_size, rope_head_dim, sinks, return_softmax_lse, index_check, level, attention_out, softmax_max,
-        softmax_sum,
+        tile_size, rope_head_dim, sinks, return_softmax_lse, index_check, numerics, level, attention_out,
+        softmax_max, softmax_sum,
     )  # fmt: skip
     result = _core.kv_quant_sparse_flash_attention_rounded(values, p_rounding, "kv_quant_sparse_flash_attention")
     return result if return_softmax_lse else result[0]
@@ -103,6 +104,7 @@ def npu_kv_quant_sparse_flash_attention(
     sinks: Array | None = None,
     return_softmax_lse: bool = False,
     index_check: str = "error",
+    numerics: str = "exact",
     level: str = "portable",
     attention_out: Array | None = None,
     softmax_max: Array | None = None,
@@ -120,8 +122,8 @@ def npu_kv_quant_sparse_flash_attention(
         query, key, value, sparse_indices, scale_value, key_quant_mode, value_quant_mode, key_dequant_scale,
         value_dequant_scale, block_table, actual_seq_lengths_query, actual_seq_lengths_kv, sparse_block_size,
         layout_query, layout_kv, sparse_mode, pre_tokens, next_tokens, attention_mode, quant_scale_repo_mode,
-        tile_size, rope_head_dim, sinks, return_softmax_lse, index_check, level, attention_out, softmax_max,
-        softmax_sum,
+        tile_size, rope_head_dim, sinks, return_softmax_lse, index_check, numerics, level, attention_out,
+        softmax_max, softmax_sum,
     )  # fmt: skip
     result = _core.kv_quant_sparse_flash_attention_rounded(values, p_rounding, "npu_kv_quant_sparse_flash_attention")
     return result if return_softmax_lse else result[0]

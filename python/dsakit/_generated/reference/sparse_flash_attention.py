@@ -44,6 +44,7 @@ def sparse_flash_attention(
     return_softmax_lse: bool = False,
     sinks: Array | None = None,
     index_check: str = "error",
+    numerics: str = "exact",
     level: str = "portable",
     attention_out: Array | None = None,
     softmax_max: Array | None = None,
@@ -54,8 +55,8 @@ def sparse_flash_attention(
     values = (
         query, key, value, sparse_indices, scale_value, block_table, actual_seq_lengths_query,
         actual_seq_lengths_kv, query_rope, key_rope, sparse_block_size, layout_query, layout_kv, sparse_mode,
-        pre_tokens, next_tokens, attention_mode, return_softmax_lse, sinks, index_check, level, attention_out,
-        softmax_max, softmax_sum,
+        pre_tokens, next_tokens, attention_mode, return_softmax_lse, sinks, index_check, numerics, level,
+        attention_out, softmax_max, softmax_sum,
     )  # fmt: skip
     return _core.sparse_flash_attention_rounded(values, p_rounding, "sparse_flash_attention")
 
@@ -84,6 +85,7 @@ def npu_sparse_flash_attention(
     return_softmax_lse: bool = False,
     sinks: Array | None = None,
     index_check: str = "error",
+    numerics: str = "exact",
     level: str = "portable",
     attention_out: Array | None = None,
     softmax_max: Array | None = None,
@@ -94,7 +96,7 @@ def npu_sparse_flash_attention(
     values = (
         query, key, value, sparse_indices, scale_value, block_table, actual_seq_lengths_query,
         actual_seq_lengths_kv, query_rope, key_rope, sparse_block_size, layout_query, layout_kv, sparse_mode,
-        pre_tokens, next_tokens, attention_mode, return_softmax_lse, sinks, index_check, level, attention_out,
-        softmax_max, softmax_sum,
+        pre_tokens, next_tokens, attention_mode, return_softmax_lse, sinks, index_check, numerics, level,
+        attention_out, softmax_max, softmax_sum,
     )  # fmt: skip
     return _core.sparse_flash_attention_rounded(values, p_rounding, "npu_sparse_flash_attention")

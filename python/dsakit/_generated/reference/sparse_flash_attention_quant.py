@@ -36,7 +36,7 @@ def sparse_flash_attention_quant(
     topk_indices: Array,
     block_table: Array,
     kv_act_seqs: Lengths,
-    *,
+    *more: Any,
     b: int,
     s1: int,
     nq: int,
@@ -44,15 +44,19 @@ def sparse_flash_attention_quant(
     softmax_scale: float,
     topk: int,
     block_size: int,
+    numerics: str = "exact",
     level: str = "portable",
     attention_out: Array | None = None,
     p_rounding: str = "none",
+    **other: Any,
 ) -> Result:
     """The readable twin of dsakit.sparse_flash_attention_quant."""
     values = (
         query_nope, query_rope, key_nope_2d, key_rope_2d, k_nope_scales, topk_indices, block_table, kv_act_seqs, b,
-        s1, nq, n_kv, softmax_scale, topk, block_size, level, attention_out,
+        s1, nq, n_kv, softmax_scale, topk, block_size, numerics, level, attention_out,
     )  # fmt: skip
+    if pypto.is_published_attention(more, other, attention_out, b, s1):
+        return pypto.attention(_core.sparse_flash_attention_quant_reference, values, "sparse_flash_attention_quant", more, other)
     return _core.sparse_flash_attention_quant_rounded(values, p_rounding, "sparse_flash_attention_quant")
 
 
@@ -79,20 +83,23 @@ def sparse_flash_attention_quant_d(
     topk_indcies: Array | None = None,
     b: int | None = None,
     s1: int | None = None,
+    numerics: str = "exact",
     level: str = "portable",
 ) -> None:
     """The entry of the PyPTO documents, which writes into attention_out. topk_indcies is topk_indices
     as they spell it; max_blocknum_perbatch says how many columns block_table has; tile_config has
     no effect.
     """
+    written = {"topk_indices": "topk_indcies"} if topk_indices is None else {}
     topk_indices = pypto.one_of_two("sparse_flash_attention_quant_d", topk_indices=topk_indices, topk_indcies=topk_indcies)
     b, s1 = pypto.sizes_of("sparse_flash_attention_quant_d", attention_out, b, s1)
     pypto.check_columns("sparse_flash_attention_quant_d", block_table, max_blocknum_perbatch)
     values = (
         query_nope, query_rope, key_nope_2d, key_rope_2d, k_nope_scales, topk_indices, block_table, kv_act_seqs, b,
-        s1, nq, n_kv, softmax_scale, topk, block_size, level, attention_out,
+        s1, nq, n_kv, softmax_scale, topk, block_size, numerics, level, attention_out,
     )  # fmt: skip
-    _core.sparse_flash_attention_quant_reference(values, "sparse_flash_attention_quant_d")
+    with pypto.as_written(written):
+        _core.sparse_flash_attention_quant_reference(values, "sparse_flash_attention_quant_d")
 
 
 @operator
@@ -118,20 +125,23 @@ def sparse_flash_attention_quant_p(
     topk_indcies: Array | None = None,
     b: int | None = None,
     s1: int | None = None,
+    numerics: str = "exact",
     level: str = "portable",
 ) -> None:
     """The entry of the PyPTO documents, which writes into attention_out. topk_indcies is topk_indices
     as they spell it; max_blocknum_perbatch says how many columns block_table has; tile_config has
     no effect.
     """
+    written = {"topk_indices": "topk_indcies"} if topk_indices is None else {}
     topk_indices = pypto.one_of_two("sparse_flash_attention_quant_p", topk_indices=topk_indices, topk_indcies=topk_indcies)
     b, s1 = pypto.sizes_of("sparse_flash_attention_quant_p", attention_out, b, s1)
     pypto.check_columns("sparse_flash_attention_quant_p", block_table, max_blocknum_perbatch)
     values = (
         query_nope, query_rope, key_nope_2d, key_rope_2d, k_nope_scales, topk_indices, block_table, kv_act_seqs, b,
-        s1, nq, n_kv, softmax_scale, topk, block_size, level, attention_out,
+        s1, nq, n_kv, softmax_scale, topk, block_size, numerics, level, attention_out,
     )  # fmt: skip
-    _core.sparse_flash_attention_quant_reference(values, "sparse_flash_attention_quant_p")
+    with pypto.as_written(written):
+        _core.sparse_flash_attention_quant_reference(values, "sparse_flash_attention_quant_p")
 
 
 @operator
@@ -157,20 +167,23 @@ def sparse_flash_attention_quant_d_950(
     topk_indcies: Array | None = None,
     b: int | None = None,
     s1: int | None = None,
+    numerics: str = "exact",
     level: str = "portable",
 ) -> None:
     """The entry of the PyPTO documents, which writes into attention_out. topk_indcies is topk_indices
     as they spell it; max_blocknum_perbatch says how many columns block_table has; tile_config has
     no effect.
     """
+    written = {"topk_indices": "topk_indcies"} if topk_indices is None else {}
     topk_indices = pypto.one_of_two("sparse_flash_attention_quant_d_950", topk_indices=topk_indices, topk_indcies=topk_indcies)
     b, s1 = pypto.sizes_of("sparse_flash_attention_quant_d_950", attention_out, b, s1)
     pypto.check_columns("sparse_flash_attention_quant_d_950", block_table, max_blocknum_perbatch)
     values = (
         query_nope, query_rope, key_nope_2d, key_rope_2d, k_nope_scales, topk_indices, block_table, kv_act_seqs, b,
-        s1, nq, n_kv, softmax_scale, topk, block_size, level, attention_out,
+        s1, nq, n_kv, softmax_scale, topk, block_size, numerics, level, attention_out,
     )  # fmt: skip
-    _core.sparse_flash_attention_quant_reference(values, "sparse_flash_attention_quant_d_950")
+    with pypto.as_written(written):
+        _core.sparse_flash_attention_quant_reference(values, "sparse_flash_attention_quant_d_950")
 
 
 @operator
@@ -196,17 +209,20 @@ def sparse_flash_attention_quant_compute(
     topk_indcies: Array | None = None,
     b: int | None = None,
     s1: int | None = None,
+    numerics: str = "exact",
     level: str = "portable",
 ) -> None:
     """The entry of the PyPTO documents, which writes into attention_out. topk_indcies is topk_indices
     as they spell it; max_blocknum_perbatch says how many columns block_table has; tile_config has
     no effect.
     """
+    written = {"topk_indices": "topk_indcies"} if topk_indices is None else {}
     topk_indices = pypto.one_of_two("sparse_flash_attention_quant_compute", topk_indices=topk_indices, topk_indcies=topk_indcies)
     b, s1 = pypto.sizes_of("sparse_flash_attention_quant_compute", attention_out, b, s1)
     pypto.check_columns("sparse_flash_attention_quant_compute", block_table, max_blocknum_perbatch)
     values = (
         query_nope, query_rope, key_nope_2d, key_rope_2d, k_nope_scales, topk_indices, block_table, kv_act_seqs, b,
-        s1, nq, n_kv, softmax_scale, topk, block_size, level, attention_out,
+        s1, nq, n_kv, softmax_scale, topk, block_size, numerics, level, attention_out,
     )  # fmt: skip
-    _core.sparse_flash_attention_quant_reference(values, "sparse_flash_attention_quant_compute")
+    with pypto.as_written(written):
+        _core.sparse_flash_attention_quant_reference(values, "sparse_flash_attention_quant_compute")
