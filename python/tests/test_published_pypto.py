@@ -193,6 +193,31 @@ def test_strict_limits():
     assert dsakit.mla_prolog_quant(**call)[0].shape[0] == 1025
     message = refused("UNSUPPORTED", "token_x", lambda: dsakit.mla_prolog_quant(**call, level="strict"))
     assert "at most 1024" in message
+    given, caches = indexer()
+    call = given | caches | dict(x=x[:, :40])
+    message = refused("UNSUPPORTED", "x", lambda: dsakit.lightning_indexer_prolog_quant(**call, level="strict"))
+    assert "at most 1024" in message
+
+
+@pytest.mark.parametrize(
+    "parameter, change",
+    [("b", dict(b=129, s1=1)), ("s1", dict(b=2, s1=5)), ("s1", dict(b=1, s1=1025)), ("kv_act_seqs", dict(act=131073))],
+)
+def test_strict_limits_of_attention(parameter, change):
+    b, s1, act = (change.get(name, 1) for name in ("b", "s1", "act"))
+    zeros = lambda *shape, dtype=cases.BF16: np.zeros(shape, dtype)  # noqa: E731
+    call = dict(
+        query_nope=zeros(b * s1 * 128, 512),
+        query_rope=zeros(b * s1 * 128, 64),
+        key_nope_2d=zeros(128, 512, dtype=np.int8),
+        key_rope_2d=zeros(128, 64),
+        k_nope_scales=zeros(128, 4, dtype=np.float32),
+        topk_indices=zeros(b * s1, 2048, dtype=np.int32),
+        block_table=zeros(b, 1025, dtype=np.int32),
+        kv_act_seqs=np.full(b, act, np.int32),
+        **dict(b=b, s1=s1, nq=128, softmax_scale=1.0, topk=2048, block_size=128, level="strict"),
+    )
+    refused("UNSUPPORTED", parameter, lambda: dsakit.sparse_flash_attention_quant(**call))
 
 
 def test_outputs_of_one_operator_fit_the_next():

@@ -159,9 +159,9 @@ struct Door : BatchDoor {
     if (__builtin_mul_overflow(heads, dims, &per_token) || per_token > INT32_MAX)
       c.fail(Status::invalid_shape, "query", "", "has " + to_string(heads) + " heads of " + to_string(dims),
              "at most 2147483647 elements of a token");
+    if (heads < 1) c.fail(Status::invalid_shape, "query", "", "has no heads", "at least 1");
     if (a.quantised) chip(heads == 64, "query", "has heads: ", heads, "64");
     else chip(heads <= 64, "query", "has heads: ", heads, "at most 64");
-    if (heads < 1) c.fail(Status::invalid_shape, "query", "", "has no heads", "at least 1");
     c.at_least(a.sparse_count, "sparse_count", 1);
     const std::int64_t k = a.sparse_count;
     if (a.quantised) chip(k <= 2048, "sparse_count", "is ", k, "at most 2048");
