@@ -282,9 +282,9 @@ void bind_operators(nb::module_& m) {
           -> decltype(dsakit::reference::name(a, o, rounding...)) { dsakit::reference::name(a, o, rounding...); });
 #include "ops/ops.inc"
 #undef DSAKIT_OP
-  // {operator: {"summary", "formula", "errors", "source", "page", "family": "torch_npu" | "PyPTO" | "dsakit",
-  //             "positional": int, "results": [name, ..], "fields": [{"name", "role", "kind", "dtypes", "shape",
-  //             "meaning", "required": bool, "default"}, ..]}}
+  // {operator: {"summary", "formula", "errors", "source", "page",
+  //             "family": "torch_npu" | "PyPTO" | "vllm-ascend" | "dsakit", "positional": int, "results": [name, ..],
+  //             "fields": [{"name", "role", "kind", "dtypes", "shape", "meaning", "required": bool, "default"}, ..]}}
   m.def("describe", describe_all);
   m.def(
       "dtype_name", [](nb::handle dtype) { return dtype_name(dtype.ptr()); }, nb::arg("dtype").none());

@@ -4,14 +4,6 @@
 
 from __future__ import annotations
 
-from ._generated.add_rms_norm import (
-    add_rms_norm,
-    npu_add_rms_norm,
-)
-from ._generated.add_rms_norm_bias import (
-    add_rms_norm_bias,
-    npu_add_rms_norm_bias,
-)
 from ._generated.dynamic_block_quant import (
     dynamic_block_quant,
     npu_dynamic_block_quant,
@@ -23,6 +15,14 @@ from ._generated.dynamic_quant import (
 from ._generated.fused_infer_attention_score_v2 import (
     fused_infer_attention_score_v2,
     npu_fused_infer_attention_score_v2,
+)
+from ._generated.gather_pa_kv_cache import (
+    gather_pa_kv_cache,
+    npu_gather_pa_kv_cache,
+)
+from ._generated.gather_pa_kv_cache_functional import (
+    gather_pa_kv_cache_functional,
+    npu_gather_pa_kv_cache_functional,
 )
 from ._generated.interleave_rope import (
     interleave_rope,
@@ -87,13 +87,25 @@ from ._generated.quantize import (
     quantize,
     npu_quantize,
 )
-from ._generated.rms_norm import (
-    rms_norm,
-    npu_rms_norm,
-)
 from ._generated.rotary_mul import (
     rotary_mul,
     npu_rotary_mul,
+)
+from ._generated.scatter_nd_update import (
+    scatter_nd_update,
+    npu_scatter_nd_update,
+)
+from ._generated.scatter_nd_update_ import (
+    scatter_nd_update_,
+    npu_scatter_nd_update_,
+)
+from ._generated.scatter_pa_kv_cache import (
+    scatter_pa_kv_cache,
+    npu_scatter_pa_kv_cache,
+)
+from ._generated.scatter_pa_kv_cache_functional import (
+    scatter_pa_kv_cache_functional,
+    npu_scatter_pa_kv_cache_functional,
 )
 from ._generated.sparse_flash_attention import (
     sparse_flash_attention,
@@ -106,9 +118,11 @@ from ._generated.sparse_flash_attention_quant import (
     sparse_flash_attention_quant_d_950,
     sparse_flash_attention_quant_compute,
 )
-from ._generated.swiglu import (
-    swiglu,
-    npu_swiglu,
+from ._generated.store_kv_block import (
+    store_kv_block,
+)
+from ._generated.store_kv_block_metadata import (
+    store_kv_block_metadata,
 )
 from ._generated.unpack_kv_rows import (
     unpack_kv_rows,
@@ -116,16 +130,16 @@ from ._generated.unpack_kv_rows import (
 from .mxfp8 import dynamic_mx_quant, npu_dynamic_mx_quant
 
 __all__ = [
-    "add_rms_norm",
-    "npu_add_rms_norm",
-    "add_rms_norm_bias",
-    "npu_add_rms_norm_bias",
     "dynamic_block_quant",
     "npu_dynamic_block_quant",
     "dynamic_quant",
     "npu_dynamic_quant",
     "fused_infer_attention_score_v2",
     "npu_fused_infer_attention_score_v2",
+    "gather_pa_kv_cache",
+    "npu_gather_pa_kv_cache",
+    "gather_pa_kv_cache_functional",
+    "npu_gather_pa_kv_cache_functional",
     "interleave_rope",
     "npu_interleave_rope",
     "kv_quant_sparse_flash_attention",
@@ -159,10 +173,16 @@ __all__ = [
     "npu_lightning_indexer_quant",
     "quantize",
     "npu_quantize",
-    "rms_norm",
-    "npu_rms_norm",
     "rotary_mul",
     "npu_rotary_mul",
+    "scatter_nd_update",
+    "npu_scatter_nd_update",
+    "scatter_nd_update_",
+    "npu_scatter_nd_update_",
+    "scatter_pa_kv_cache",
+    "npu_scatter_pa_kv_cache",
+    "scatter_pa_kv_cache_functional",
+    "npu_scatter_pa_kv_cache_functional",
     "sparse_flash_attention",
     "npu_sparse_flash_attention",
     "sparse_flash_attention_quant",
@@ -170,8 +190,8 @@ __all__ = [
     "sparse_flash_attention_quant_p",
     "sparse_flash_attention_quant_d_950",
     "sparse_flash_attention_quant_compute",
-    "swiglu",
-    "npu_swiglu",
+    "store_kv_block",
+    "store_kv_block_metadata",
     "unpack_kv_rows",
     "dynamic_mx_quant",
     "npu_dynamic_mx_quant",

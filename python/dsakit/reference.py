@@ -5,14 +5,6 @@ the documents leave the arithmetic free."""
 
 from __future__ import annotations
 
-from ._generated.reference.add_rms_norm import (
-    add_rms_norm,
-    npu_add_rms_norm,
-)
-from ._generated.reference.add_rms_norm_bias import (
-    add_rms_norm_bias,
-    npu_add_rms_norm_bias,
-)
 from ._generated.reference.dynamic_block_quant import (
     dynamic_block_quant,
     npu_dynamic_block_quant,
@@ -24,6 +16,14 @@ from ._generated.reference.dynamic_quant import (
 from ._generated.reference.fused_infer_attention_score_v2 import (
     fused_infer_attention_score_v2,
     npu_fused_infer_attention_score_v2,
+)
+from ._generated.reference.gather_pa_kv_cache import (
+    gather_pa_kv_cache,
+    npu_gather_pa_kv_cache,
+)
+from ._generated.reference.gather_pa_kv_cache_functional import (
+    gather_pa_kv_cache_functional,
+    npu_gather_pa_kv_cache_functional,
 )
 from ._generated.reference.interleave_rope import (
     interleave_rope,
@@ -88,13 +88,25 @@ from ._generated.reference.quantize import (
     quantize,
     npu_quantize,
 )
-from ._generated.reference.rms_norm import (
-    rms_norm,
-    npu_rms_norm,
-)
 from ._generated.reference.rotary_mul import (
     rotary_mul,
     npu_rotary_mul,
+)
+from ._generated.reference.scatter_nd_update import (
+    scatter_nd_update,
+    npu_scatter_nd_update,
+)
+from ._generated.reference.scatter_nd_update_ import (
+    scatter_nd_update_,
+    npu_scatter_nd_update_,
+)
+from ._generated.reference.scatter_pa_kv_cache import (
+    scatter_pa_kv_cache,
+    npu_scatter_pa_kv_cache,
+)
+from ._generated.reference.scatter_pa_kv_cache_functional import (
+    scatter_pa_kv_cache_functional,
+    npu_scatter_pa_kv_cache_functional,
 )
 from ._generated.reference.sparse_flash_attention import (
     sparse_flash_attention,
@@ -107,9 +119,11 @@ from ._generated.reference.sparse_flash_attention_quant import (
     sparse_flash_attention_quant_d_950,
     sparse_flash_attention_quant_compute,
 )
-from ._generated.reference.swiglu import (
-    swiglu,
-    npu_swiglu,
+from ._generated.reference.store_kv_block import (
+    store_kv_block,
+)
+from ._generated.reference.store_kv_block_metadata import (
+    store_kv_block_metadata,
 )
 from ._generated.reference.unpack_kv_rows import (
     unpack_kv_rows,
@@ -117,16 +131,16 @@ from ._generated.reference.unpack_kv_rows import (
 from .mxfp8 import dynamic_mx_quant, npu_dynamic_mx_quant
 
 __all__ = [
-    "add_rms_norm",
-    "npu_add_rms_norm",
-    "add_rms_norm_bias",
-    "npu_add_rms_norm_bias",
     "dynamic_block_quant",
     "npu_dynamic_block_quant",
     "dynamic_quant",
     "npu_dynamic_quant",
     "fused_infer_attention_score_v2",
     "npu_fused_infer_attention_score_v2",
+    "gather_pa_kv_cache",
+    "npu_gather_pa_kv_cache",
+    "gather_pa_kv_cache_functional",
+    "npu_gather_pa_kv_cache_functional",
     "interleave_rope",
     "npu_interleave_rope",
     "kv_quant_sparse_flash_attention",
@@ -160,10 +174,16 @@ __all__ = [
     "npu_lightning_indexer_quant",
     "quantize",
     "npu_quantize",
-    "rms_norm",
-    "npu_rms_norm",
     "rotary_mul",
     "npu_rotary_mul",
+    "scatter_nd_update",
+    "npu_scatter_nd_update",
+    "scatter_nd_update_",
+    "npu_scatter_nd_update_",
+    "scatter_pa_kv_cache",
+    "npu_scatter_pa_kv_cache",
+    "scatter_pa_kv_cache_functional",
+    "npu_scatter_pa_kv_cache_functional",
     "sparse_flash_attention",
     "npu_sparse_flash_attention",
     "sparse_flash_attention_quant",
@@ -171,8 +191,8 @@ __all__ = [
     "sparse_flash_attention_quant_p",
     "sparse_flash_attention_quant_d_950",
     "sparse_flash_attention_quant_compute",
-    "swiglu",
-    "npu_swiglu",
+    "store_kv_block",
+    "store_kv_block_metadata",
     "unpack_kv_rows",
     "dynamic_mx_quant",
     "npu_dynamic_mx_quant",

@@ -20,6 +20,8 @@ OPERATORS = [
     "dynamic_block_quant",
     "dynamic_quant",
     "fused_infer_attention_score_v2",
+    "gather_pa_kv_cache",
+    "gather_pa_kv_cache_functional",
     "interleave_rope",
     "kv_quant_sparse_flash_attention",
     "kv_rmsnorm_rope_cache",
@@ -37,8 +39,14 @@ OPERATORS = [
     "quantize",
     "rms_norm",
     "rotary_mul",
+    "scatter_nd_update",
+    "scatter_nd_update_",
+    "scatter_pa_kv_cache",
+    "scatter_pa_kv_cache_functional",
     "sparse_flash_attention",
     "sparse_flash_attention_quant",
+    "store_kv_block",
+    "store_kv_block_metadata",
     "swiglu",
     "unpack_kv_rows",
 ]
@@ -58,6 +66,13 @@ KV_CACHE = (
     "(kv, gamma, cos, sin, index, k_cache, ckv_cache, *, k_rope_scale=None, c_kv_scale=None, k_rope_offset=None, "
     "c_kv_offset=None, v=None, epsilon=1e-05, cache_mode='Norm', is_output_kv=False, "
 )
+GATHER = (
+    "(key_cache, value_cache, block_tables, seq_lens, key, value, *, seq_offset=None, is_seq_lens_cumsum=False, level="
+)
+SCATTER_PA = (
+    "(key, value, key_cache, value_cache, slot_mapping, *, compress_lens=None, compress_seq_offsets=None, seq_lens=None, "
+    "cache_mode='PA_NZ', level="
+)
 SIGNATURES = {
     "add_rms_norm": "(x1, x2, gamma, epsilon=1e-06, *",
     "add_rms_norm_bias": "(x1, x2, gamma, beta=None, epsilon=1e-06, *",
@@ -67,6 +82,8 @@ SIGNATURES = {
     "dst_type_max=0.0",
     "fused_infer_attention_score_v2": "(query, key, value, *, query_rope=None, key_rope=None, pse_shift=None, "
     "atten_mask=None, actual_seq_qlen=None, actual_seq_kvlen=None, block_table=None",
+    "gather_pa_kv_cache": GATHER,
+    "gather_pa_kv_cache_functional": GATHER,
     "interleave_rope": "(x, cos, sin",
     "kv_quant_sparse_flash_attention": "(query, key, value, sparse_indices, scale_value, key_quant_mode, "
     "value_quant_mode, *, key_dequant_scale=None, value_dequant_scale=None, block_table=None, "
@@ -98,6 +115,12 @@ SIGNATURES = {
     "quantize": "(input, scales, zero_points, dtype, axis=1, div_mode=True",
     "rms_norm": "(self, gamma, epsilon=1e-06, *",
     "rotary_mul": "(x, r1, r2, rotary_mode='half', rotate=None",
+    "scatter_nd_update": "(self, indices, updates, *, level=",
+    "scatter_nd_update_": "(self, indices, updates, *, level=",
+    "scatter_pa_kv_cache": SCATTER_PA,
+    "scatter_pa_kv_cache_functional": SCATTER_PA,
+    "store_kv_block": "(key_in, key_cache_in, group_len, group_key_idx, group_key_cache_idx, block_size=0, *, level=",
+    "store_kv_block_metadata": "(slot_mapping, group_len, group_key_idx, group_key_cache_idx, block_size=0, *, level=",
     "sparse_flash_attention": "(query, key, value, sparse_indices, scale_value, *, block_table=None, "
     "actual_seq_lengths_query=None, actual_seq_lengths_kv=None, query_rope=None, key_rope=None, sparse_block_size=1, "
     "layout_query='BSND', layout_kv='BSND', sparse_mode=3, pre_tokens=9223372036854775807, "
