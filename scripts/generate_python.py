@@ -173,6 +173,8 @@ def annotation(f, nullable=()):
     if role in ("reserved", "tolerated", "hint"):
         return "Any" if role == "hint" else "None"
     if role == "attribute":
+        if f["kind"] == "axes":
+            return "Axes"
         kind = "DType" if f["kind"] == "dtype" else f["dtypes"]
         optional = f["name"] in nullable or not (f["required"] or f["default"] is not None)
         return kind + " | None" if optional else kind
@@ -357,7 +359,7 @@ HEADER = '''# SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
 '''
-CALLING = """ABSENT Array DType Lengths Result Weight documented_by dtype_integer one_tensor only_none operator tolerate without_lse
+CALLING = """ABSENT Array Axes DType Lengths Result Weight documented_by dtype_integer one_tensor only_none operator tolerate without_lse
 zero_in_portable""".split()
 
 
@@ -425,7 +427,8 @@ def files(description):
     texts["reference.py"] = HEADER.format(doc) + imports + offered(everything)
 
     theirs = [n for n in everything if n.startswith("npu_")]
-    ascend = ["npu_add_rms_norm_bias", "npu_lightning_indexer", *(n for n, d in description.items() if d["family"] == "vllm-ascend")]
+    ascend = ["npu_add_rms_norm_bias", "npu_lightning_indexer"]
+    ascend += [name for name, d in description.items() if d["family"] == "vllm-ascend"]
     imports = {
         "npu": (f"from ..operators import (\n{listed(theirs)})\n", theirs),
         "custom": ("", []),

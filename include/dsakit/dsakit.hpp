@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "dsakit/add_rms_norm.hpp"
+#include "dsakit/axes.hpp"
 #include "dsakit/context.hpp"
 #include "dsakit/dynamic_block_quant.hpp"
 #include "dsakit/dynamic_quant.hpp"
@@ -23,6 +24,7 @@
 #include "dsakit/packed_weight.hpp"
 #include "dsakit/probability_rounding.hpp"
 #include "dsakit/quant_lightning_indexer.hpp"
+#include "dsakit/quant_matmul.hpp"
 #include "dsakit/quantize.hpp"
 #include "dsakit/rms_norm.hpp"
 #include "dsakit/rotary_mul.hpp"
@@ -33,4 +35,5 @@
 #include "dsakit/store_kv_block.hpp"
 #include "dsakit/swiglu.hpp"
 #include "dsakit/tensor.hpp"
+#include "dsakit/transpose_batchmatmul.hpp"
 #include "dsakit/version.hpp"

@@ -4,6 +4,17 @@
 
 from __future__ import annotations
 
+from ._generated.add_rms_norm import (
+    add_rms_norm,
+    npu_add_rms_norm,
+)
+from ._generated.add_rms_norm_bias import (
+    add_rms_norm_bias,
+    npu_add_rms_norm_bias,
+)
+from ._generated.batch_matmul_transpose import (
+    batch_matmul_transpose,
+)
 from ._generated.dynamic_block_quant import (
     dynamic_block_quant,
     npu_dynamic_block_quant,
@@ -83,9 +94,17 @@ from ._generated.quant_lightning_indexer import (
     npu_quant_lightning_indexer,
     npu_lightning_indexer_quant,
 )
+from ._generated.quant_matmul import (
+    quant_matmul,
+    npu_quant_matmul,
+)
 from ._generated.quantize import (
     quantize,
     npu_quantize,
+)
+from ._generated.rms_norm import (
+    rms_norm,
+    npu_rms_norm,
 )
 from ._generated.rotary_mul import (
     rotary_mul,
@@ -124,12 +143,25 @@ from ._generated.store_kv_block import (
 from ._generated.store_kv_block_metadata import (
     store_kv_block_metadata,
 )
+from ._generated.swiglu import (
+    swiglu,
+    npu_swiglu,
+)
+from ._generated.transpose_batchmatmul import (
+    transpose_batchmatmul,
+    npu_transpose_batchmatmul,
+)
 from ._generated.unpack_kv_rows import (
     unpack_kv_rows,
 )
 from .mxfp8 import dynamic_mx_quant, npu_dynamic_mx_quant
 
 __all__ = [
+    "add_rms_norm",
+    "npu_add_rms_norm",
+    "add_rms_norm_bias",
+    "npu_add_rms_norm_bias",
+    "batch_matmul_transpose",
     "dynamic_block_quant",
     "npu_dynamic_block_quant",
     "dynamic_quant",
@@ -171,8 +203,12 @@ __all__ = [
     "quant_lightning_indexer",
     "npu_quant_lightning_indexer",
     "npu_lightning_indexer_quant",
+    "quant_matmul",
+    "npu_quant_matmul",
     "quantize",
     "npu_quantize",
+    "rms_norm",
+    "npu_rms_norm",
     "rotary_mul",
     "npu_rotary_mul",
     "scatter_nd_update",
@@ -192,6 +228,10 @@ __all__ = [
     "sparse_flash_attention_quant_compute",
     "store_kv_block",
     "store_kv_block_metadata",
+    "swiglu",
+    "npu_swiglu",
+    "transpose_batchmatmul",
+    "npu_transpose_batchmatmul",
     "unpack_kv_rows",
     "dynamic_mx_quant",
     "npu_dynamic_mx_quant",

@@ -5,6 +5,17 @@ the documents leave the arithmetic free."""
 
 from __future__ import annotations
 
+from ._generated.reference.add_rms_norm import (
+    add_rms_norm,
+    npu_add_rms_norm,
+)
+from ._generated.reference.add_rms_norm_bias import (
+    add_rms_norm_bias,
+    npu_add_rms_norm_bias,
+)
+from ._generated.reference.batch_matmul_transpose import (
+    batch_matmul_transpose,
+)
 from ._generated.reference.dynamic_block_quant import (
     dynamic_block_quant,
     npu_dynamic_block_quant,
@@ -84,9 +95,17 @@ from ._generated.reference.quant_lightning_indexer import (
     npu_quant_lightning_indexer,
     npu_lightning_indexer_quant,
 )
+from ._generated.reference.quant_matmul import (
+    quant_matmul,
+    npu_quant_matmul,
+)
 from ._generated.reference.quantize import (
     quantize,
     npu_quantize,
+)
+from ._generated.reference.rms_norm import (
+    rms_norm,
+    npu_rms_norm,
 )
 from ._generated.reference.rotary_mul import (
     rotary_mul,
@@ -125,12 +144,25 @@ from ._generated.reference.store_kv_block import (
 from ._generated.reference.store_kv_block_metadata import (
     store_kv_block_metadata,
 )
+from ._generated.reference.swiglu import (
+    swiglu,
+    npu_swiglu,
+)
+from ._generated.reference.transpose_batchmatmul import (
+    transpose_batchmatmul,
+    npu_transpose_batchmatmul,
+)
 from ._generated.reference.unpack_kv_rows import (
     unpack_kv_rows,
 )
 from .mxfp8 import dynamic_mx_quant, npu_dynamic_mx_quant
 
 __all__ = [
+    "add_rms_norm",
+    "npu_add_rms_norm",
+    "add_rms_norm_bias",
+    "npu_add_rms_norm_bias",
+    "batch_matmul_transpose",
     "dynamic_block_quant",
     "npu_dynamic_block_quant",
     "dynamic_quant",
@@ -172,8 +204,12 @@ __all__ = [
     "quant_lightning_indexer",
     "npu_quant_lightning_indexer",
     "npu_lightning_indexer_quant",
+    "quant_matmul",
+    "npu_quant_matmul",
     "quantize",
     "npu_quantize",
+    "rms_norm",
+    "npu_rms_norm",
     "rotary_mul",
     "npu_rotary_mul",
     "scatter_nd_update",
@@ -193,6 +229,10 @@ __all__ = [
     "sparse_flash_attention_quant_compute",
     "store_kv_block",
     "store_kv_block_metadata",
+    "swiglu",
+    "npu_swiglu",
+    "transpose_batchmatmul",
+    "npu_transpose_batchmatmul",
     "unpack_kv_rows",
     "dynamic_mx_quant",
     "npu_dynamic_mx_quant",

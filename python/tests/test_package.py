@@ -17,6 +17,7 @@ import dsakit
 OPERATORS = [
     "add_rms_norm",
     "add_rms_norm_bias",
+    "batch_matmul_transpose",
     "dynamic_block_quant",
     "dynamic_quant",
     "fused_infer_attention_score_v2",
@@ -36,6 +37,7 @@ OPERATORS = [
     "mla_prolog_v3_functional",
     "pack_kv_rows",
     "quant_lightning_indexer",
+    "quant_matmul",
     "quantize",
     "rms_norm",
     "rotary_mul",
@@ -48,6 +50,7 @@ OPERATORS = [
     "store_kv_block",
     "store_kv_block_metadata",
     "swiglu",
+    "transpose_batchmatmul",
     "unpack_kv_rows",
 ]
 PROLOG_INPUTS = (
@@ -76,6 +79,7 @@ SCATTER_PA = (
 SIGNATURES = {
     "add_rms_norm": "(x1, x2, gamma, epsilon=1e-06, *",
     "add_rms_norm_bias": "(x1, x2, gamma, beta=None, epsilon=1e-06, *",
+    "batch_matmul_transpose": "(tensor_a, tensor_b, tensor_c, format_mode=None, quant_mode=None, *, level=",
     "dynamic_block_quant": "(x, *, min_scale=0.0, round_mode='rint', dst_type=1, row_block_size=1, "
     "col_block_size=128, dst_type_max=0.0",
     "dynamic_quant": "(input, *, smooth_scales=None, group_index=None, dst_type=None, quant_mode='pertoken', "
@@ -112,6 +116,8 @@ SIGNATURES = {
     "mla_prolog_v3_functional": PROLOG_V3,
     "quant_lightning_indexer": "(query, key, weights, query_dequant_scale, key_dequant_scale, query_quant_mode=0, "
     "key_quant_mode=0, *, actual_seq_lengths_query=None",
+    "quant_matmul": "(x1, x2, scale, *, offset=None, pertoken_scale=None, bias=None, output_dtype=None, x1_dtype=None, "
+    "x2_dtype=None, pertoken_scale_dtype=None, scale_dtype=None, group_sizes=None, y_scale=None, level=",
     "quantize": "(input, scales, zero_points, dtype, axis=1, div_mode=True",
     "rms_norm": "(self, gamma, epsilon=1e-06, *",
     "rotary_mul": "(x, r1, r2, rotary_mode='half', rotate=None",
@@ -120,6 +126,8 @@ SIGNATURES = {
     "scatter_pa_kv_cache": SCATTER_PA,
     "scatter_pa_kv_cache_functional": SCATTER_PA,
     "store_kv_block": "(key_in, key_cache_in, group_len, group_key_idx, group_key_cache_idx, block_size=0, *, level=",
+    "transpose_batchmatmul": "(input, weight, *, bias=None, scale=None, perm_x1=(0, 1, 2), perm_x2=(0, 1, 2), "
+    "perm_y=(1, 0, 2), batch_split_factor=1, level=",
     "store_kv_block_metadata": "(slot_mapping, group_len, group_key_idx, group_key_cache_idx, block_size=0, *, level=",
     "sparse_flash_attention": "(query, key, value, sparse_indices, scale_value, *, block_table=None, "
     "actual_seq_lengths_query=None, actual_seq_lengths_kv=None, query_rope=None, key_rope=None, sparse_block_size=1, "

@@ -18,7 +18,7 @@ TORCH_NPU = (
     "gather_pa_kv_cache_functional interleave_rope kv_quant_sparse_flash_attention "
     "lightning_indexer mla_prolog_v2 mla_prolog_v3 mla_prolog_v3_functional quant_lightning_indexer quantize "
     "rotary_mul scatter_nd_update scatter_nd_update_ scatter_pa_kv_cache scatter_pa_kv_cache_functional "
-    "sparse_flash_attention"
+    "quant_matmul sparse_flash_attention transpose_batchmatmul"
 ).split()
 
 

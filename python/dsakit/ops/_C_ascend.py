@@ -6,7 +6,9 @@ from __future__ import annotations
 
 from .. import _core
 from ..operators import (
+    npu_add_rms_norm_bias,
     npu_lightning_indexer,
+    batch_matmul_transpose,
     store_kv_block,
     store_kv_block_metadata,
 )
@@ -20,7 +22,9 @@ from ..calling import (
 )
 
 __all__ = [
+    "npu_add_rms_norm_bias",
     "npu_lightning_indexer",
+    "batch_matmul_transpose",
     "store_kv_block",
     "store_kv_block_metadata",
     "npu_lightning_indexer_quant",

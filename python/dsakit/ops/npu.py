@@ -24,6 +24,7 @@ from ..operators import (
     npu_mla_prolog_v3_functional,
     npu_quant_lightning_indexer,
     npu_lightning_indexer_quant,
+    npu_quant_matmul,
     npu_quantize,
     npu_rms_norm,
     npu_rotary_mul,
@@ -33,6 +34,7 @@ from ..operators import (
     npu_scatter_pa_kv_cache_functional,
     npu_sparse_flash_attention,
     npu_swiglu,
+    npu_transpose_batchmatmul,
     npu_dynamic_mx_quant,
 )
 from ..calling import (
@@ -61,6 +63,7 @@ __all__ = [
     "npu_mla_prolog_v3_functional",
     "npu_quant_lightning_indexer",
     "npu_lightning_indexer_quant",
+    "npu_quant_matmul",
     "npu_quantize",
     "npu_rms_norm",
     "npu_rotary_mul",
@@ -70,6 +73,7 @@ __all__ = [
     "npu_scatter_pa_kv_cache_functional",
     "npu_sparse_flash_attention",
     "npu_swiglu",
+    "npu_transpose_batchmatmul",
     "npu_dynamic_mx_quant",
     "lightning_indexer",
 ]
