@@ -46,6 +46,11 @@ nb::object python_of(const Default& value) {
   return std::visit(
       []<class T>(const T& v) -> nb::object {
         if constexpr (std::is_same_v<T, std::monostate>) return nb::none();
+        else if constexpr (std::is_same_v<T, Axes>) {
+          nb::list axes;
+          for (std::int64_t i = 0; i < v.count; ++i) axes.append(v.axis[std::size_t(i)]);
+          return nb::tuple(axes);
+        }
         else return nb::cast(v);
       },
       value);
@@ -95,6 +100,17 @@ void read(Arrays& arrays, PyObject* object, const char* name, Level& value) {
     arrays.refuse(Status::invalid_argument, name, "is \"" + std::string(level.substr(0, 120)) + "\"",
                   "\"portable\" or \"strict\"");
   value = level == "strict" ? Level::strict : Level::portable;
+}
+
+/// None: no entries, which is the default. A list or tuple of integers.
+void read(Arrays& arrays, PyObject* object, const char* name, Axes& value) {
+  value = {};
+  if (object == Py_None) return;
+  if (!PyList_Check(object) && !PyTuple_Check(object))
+    arrays.refuse(Status::invalid_dtype, name, "is " + type_of(object), "a list of integers");
+  value.count = PySequence_Fast_GET_SIZE(object);
+  for (std::int64_t i = 0; i < std::min<std::int64_t>(value.count, 8); ++i)
+    read(arrays, PySequence_Fast_GET_ITEM(object, i), name, value.axis[std::size_t(i)]);
 }
 
 /// Whether `level` says so; what else it says is looked at in its turn.
@@ -282,9 +298,9 @@ void bind_operators(nb::module_& m) {
           -> decltype(dsakit::reference::name(a, o, rounding...)) { dsakit::reference::name(a, o, rounding...); });
 #include "ops/ops.inc"
 #undef DSAKIT_OP
-  // {operator: {"summary", "formula", "errors", "source", "page", "family": "torch_npu" | "PyPTO" | "dsakit",
-  //             "positional": int, "results": [name, ..], "fields": [{"name", "role", "kind", "dtypes", "shape",
-  //             "meaning", "required": bool, "default"}, ..]}}
+  // {operator: {"summary", "formula", "errors", "source", "page",
+  //             "family": "torch_npu" | "PyPTO" | "vllm-ascend" | "dsakit", "positional": int, "results": [name, ..],
+  //             "fields": [{"name", "role", "kind", "dtypes", "shape", "meaning", "required": bool, "default"}, ..]}}
   m.def("describe", describe_all);
   m.def(
       "dtype_name", [](nb::handle dtype) { return dtype_name(dtype.ptr()); }, nb::arg("dtype").none());

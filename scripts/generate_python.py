@@ -31,6 +31,7 @@ class Spelling:
     defaults: dict = field(default_factory=dict)  # its own, as Python text
     statements: tuple = ()  # in front of the call; {name}: the spelling
     result: str = "result"  # what it returns of the result of the library
+    nullable: tuple = ()  # attributes that may be None too
     published: bool = False  # takes the published form of pypto.py too
     core: str = ""  # the function of the library, if it is not the operator
     rounded: bool = False  # that one takes p_rounding
@@ -40,6 +41,9 @@ class Spelling:
 
 # ---- the names
 
+NORM_BY_NONE = dict(
+    nullable=("cache_mode",), statements=('cache_mode = "Norm" if cache_mode is None else cache_mode',)
+)
 PARTICULAR = {
     "fused_infer_attention_score_v2": dict(
         statements=('one_tensor("{name}", key=key, value=value)',),
@@ -71,6 +75,9 @@ PARTICULAR = {
         note="In the published form the ten output tensors (query_nope_out .. weights_out) follow the positional "
         "parameters, then epsilon_cq, epsilon_ckv, cache_mode, tile_config, attrs, configs, rope_cfg; it returns None.",
     ),
+    "scatter_nd_update_": dict(note="Returns self.", result="self"),
+    "scatter_pa_kv_cache": NORM_BY_NONE,
+    "scatter_pa_kv_cache_functional": NORM_BY_NONE,
 }
 MODES = ("query_quant_mode", "key_quant_mode")
 STRICT_MODES = dict(
@@ -161,20 +168,23 @@ def default_of(f, s):
     return json.dumps(f["default"]) if isinstance(f["default"], str) else repr(f["default"])
 
 
-def annotation(f):
+def annotation(f, nullable=()):
     role = f["role"]
     if role in ("reserved", "tolerated", "hint"):
         return "Any" if role == "hint" else "None"
     if role == "attribute":
+        if f["kind"] == "axes":
+            return "Axes"
         kind = "DType" if f["kind"] == "dtype" else f["dtypes"]
-        return kind if f["required"] or f["default"] is not None else kind + " | None"
+        optional = f["name"] in nullable or not (f["required"] or f["default"] is not None)
+        return kind + " | None" if optional else kind
     kind = {"weight": "Weight", "lengths": "Lengths"}.get(f["kind"], "Array")
     return kind if role in ("in", "inout") else kind + " | None"
 
 
 def parameter(f, s):
     default = default_of(f, s)
-    return f"{f['name']}: {annotation(f)}" + (f" = {default}" if default else "")
+    return f"{f['name']}: {annotation(f, s.nullable)}" + (f" = {default}" if default else "")
 
 
 def signature(s, description):
@@ -190,6 +200,8 @@ def signature(s, description):
 def returns(s, description):
     """Its annotation: "Result" also where the number of results depends on the call."""
     count = len(description[s.operator]["results"])
+    if count == 0:
+        return "Result" if s.result != "result" else "None"
     return "Result" if s.published or count == 1 or "result[0]" in s.result else f"tuple[{', '.join(['Result'] * count)}]"
 
 
@@ -221,7 +233,10 @@ def body(s, description):
         lines += ["if more or other:", f'    form = pypto.FORMS["{s.operator}"]']
         lines += [f'    return form({call}, values, "{s.name}", more, other)']
     call += f'(values{", p_rounding" if s.rounded else ""}, "{s.name}")'
-    lines += [f"return {call}"] if s.result == "result" else [f"result = {call}", f"return {s.result}"]
+    if not description[s.operator]["results"]:
+        lines += [call] + [f"return {s.result}"] * (s.result != "result")
+    else:
+        lines += [f"return {call}"] if s.result == "result" else [f"result = {call}", f"return {s.result}"]
     return [line for lines_ in lines for line in lines_.split("\n")]
 
 
@@ -268,7 +283,8 @@ def docstring(s, description):
     reserved = [f["name"] for f in fields if f["role"] == "reserved"]
     if reserved:
         lines += ["", *textwrap.wrap("Reserved, only None: " + ", ".join(reserved), WIDTH, subsequent_indent="    ")]
-    lines += ["", "Results" + ", or by keyword the memory for them:" * any(f["role"] == "out" for f in fields)]
+    if d["results"]:
+        lines += ["", "Results" + ", or by keyword the memory for them:" * any(f["role"] == "out" for f in fields)]
     by_name = {f["name"]: f for f in d["fields"]}
     for name in d["results"]:
         lines += entry(name, about(by_name[name], s), width)
@@ -343,7 +359,7 @@ HEADER = '''# SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
 '''
-CALLING = """ABSENT Array DType Lengths Result Weight documented_by dtype_integer one_tensor only_none operator tolerate without_lse
+CALLING = """ABSENT Array Axes DType Lengths Result Weight documented_by dtype_integer one_tensor only_none operator tolerate without_lse
 zero_in_portable""".split()
 
 
@@ -411,13 +427,14 @@ def files(description):
     texts["reference.py"] = HEADER.format(doc) + imports + offered(everything)
 
     theirs = [n for n in everything if n.startswith("npu_")]
+    ascend = ["npu_add_rms_norm_bias", "npu_lightning_indexer"]
+    ascend += [name for name, d in description.items() if d["family"] == "vllm-ascend"]
     imports = {
         "npu": (f"from ..operators import (\n{listed(theirs)})\n", theirs),
         "custom": ("", []),
         "_C_ascend": (
-            "from ..operators import npu_add_rms_norm_bias, npu_lightning_indexer\n"
-            "from .custom import npu_lightning_indexer_quant\n",
-            ["npu_add_rms_norm_bias", "npu_lightning_indexer", "npu_lightning_indexer_quant"],
+            f"from ..operators import (\n{listed(ascend)})\nfrom .custom import npu_lightning_indexer_quant\n",
+            [*ascend, "npu_lightning_indexer_quant"],
         ),
     }
     for space, forms in OPS.items():

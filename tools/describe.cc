@@ -22,7 +22,9 @@ ordered_json json_of(const Parameter& p) {
                     {"required", p.required},        {"default", nullptr}};
   std::visit(
       [&]<class T>(const T& value) {
-        if constexpr (!std::is_same_v<T, std::monostate>) j["default"] = value;
+        if constexpr (std::is_same_v<T, Axes>)
+          j["default"] = std::vector<std::int64_t>(value.axis.begin(), value.axis.begin() + value.count);
+        else if constexpr (!std::is_same_v<T, std::monostate>) j["default"] = value;
       },
       p.default_value);
   return j;

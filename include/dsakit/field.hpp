@@ -34,6 +34,7 @@ enum class Kind {
   flag,
   mode,    // one of a few numbers or words
   layout,  // the order of axes, as the word of the documents
+  axes,    // the order of axes, as integers
   dtype,   // the name of an element type
   level,
 };
@@ -58,8 +59,9 @@ inline constexpr bool kWithoutDefault = true;
 struct Absent {};
 inline constexpr Absent kAbsent;
 
-/// Whose documents an operator follows. torch_npu's are also known as npu_<name>.
-enum class Family { torch_npu, pypto, dsakit };
+/// Whose documents an operator follows. torch_npu's are also known as npu_<name>; vllm_ascend's are those of the
+/// library beside that engine, torch.ops._C_ascend.
+enum class Family { torch_npu, pypto, vllm_ascend, dsakit };
 
 /// What every operator asks about last, behind its own errors.
 inline constexpr std::string_view kCommonErrors =

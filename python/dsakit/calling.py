@@ -24,6 +24,7 @@ class SupportsDLPack(Protocol):
 Array: TypeAlias = SupportsDLPack  # a numpy array, a torch CPU tensor, anything else with DLPack
 Weight: TypeAlias = Array | PackedWeight | FractalNZ
 Lengths: TypeAlias = Array | Sequence[int]
+Axes: TypeAlias = Sequence[int] | None  # an order of axes; None: the default
 DType: TypeAlias = str | type | np.dtype[Any] | Any  # Any: torch has dtypes of its own
 Result: TypeAlias = Any  # an array of the kind of the first tensor argument
 

@@ -12,6 +12,9 @@ from ._generated.add_rms_norm_bias import (
     add_rms_norm_bias,
     npu_add_rms_norm_bias,
 )
+from ._generated.batch_matmul_transpose import (
+    batch_matmul_transpose,
+)
 from ._generated.dynamic_block_quant import (
     dynamic_block_quant,
     npu_dynamic_block_quant,
@@ -23,6 +26,14 @@ from ._generated.dynamic_quant import (
 from ._generated.fused_infer_attention_score_v2 import (
     fused_infer_attention_score_v2,
     npu_fused_infer_attention_score_v2,
+)
+from ._generated.gather_pa_kv_cache import (
+    gather_pa_kv_cache,
+    npu_gather_pa_kv_cache,
+)
+from ._generated.gather_pa_kv_cache_functional import (
+    gather_pa_kv_cache_functional,
+    npu_gather_pa_kv_cache_functional,
 )
 from ._generated.interleave_rope import (
     interleave_rope,
@@ -83,6 +94,10 @@ from ._generated.quant_lightning_indexer import (
     npu_quant_lightning_indexer,
     npu_lightning_indexer_quant,
 )
+from ._generated.quant_matmul import (
+    quant_matmul,
+    npu_quant_matmul,
+)
 from ._generated.quantize import (
     quantize,
     npu_quantize,
@@ -95,6 +110,22 @@ from ._generated.rotary_mul import (
     rotary_mul,
     npu_rotary_mul,
 )
+from ._generated.scatter_nd_update import (
+    scatter_nd_update,
+    npu_scatter_nd_update,
+)
+from ._generated.scatter_nd_update_ import (
+    scatter_nd_update_,
+    npu_scatter_nd_update_,
+)
+from ._generated.scatter_pa_kv_cache import (
+    scatter_pa_kv_cache,
+    npu_scatter_pa_kv_cache,
+)
+from ._generated.scatter_pa_kv_cache_functional import (
+    scatter_pa_kv_cache_functional,
+    npu_scatter_pa_kv_cache_functional,
+)
 from ._generated.sparse_flash_attention import (
     sparse_flash_attention,
     npu_sparse_flash_attention,
@@ -106,9 +137,19 @@ from ._generated.sparse_flash_attention_quant import (
     sparse_flash_attention_quant_d_950,
     sparse_flash_attention_quant_compute,
 )
+from ._generated.store_kv_block import (
+    store_kv_block,
+)
+from ._generated.store_kv_block_metadata import (
+    store_kv_block_metadata,
+)
 from ._generated.swiglu import (
     swiglu,
     npu_swiglu,
+)
+from ._generated.transpose_batchmatmul import (
+    transpose_batchmatmul,
+    npu_transpose_batchmatmul,
 )
 from ._generated.unpack_kv_rows import (
     unpack_kv_rows,
@@ -120,12 +161,17 @@ __all__ = [
     "npu_add_rms_norm",
     "add_rms_norm_bias",
     "npu_add_rms_norm_bias",
+    "batch_matmul_transpose",
     "dynamic_block_quant",
     "npu_dynamic_block_quant",
     "dynamic_quant",
     "npu_dynamic_quant",
     "fused_infer_attention_score_v2",
     "npu_fused_infer_attention_score_v2",
+    "gather_pa_kv_cache",
+    "npu_gather_pa_kv_cache",
+    "gather_pa_kv_cache_functional",
+    "npu_gather_pa_kv_cache_functional",
     "interleave_rope",
     "npu_interleave_rope",
     "kv_quant_sparse_flash_attention",
@@ -157,12 +203,22 @@ __all__ = [
     "quant_lightning_indexer",
     "npu_quant_lightning_indexer",
     "npu_lightning_indexer_quant",
+    "quant_matmul",
+    "npu_quant_matmul",
     "quantize",
     "npu_quantize",
     "rms_norm",
     "npu_rms_norm",
     "rotary_mul",
     "npu_rotary_mul",
+    "scatter_nd_update",
+    "npu_scatter_nd_update",
+    "scatter_nd_update_",
+    "npu_scatter_nd_update_",
+    "scatter_pa_kv_cache",
+    "npu_scatter_pa_kv_cache",
+    "scatter_pa_kv_cache_functional",
+    "npu_scatter_pa_kv_cache_functional",
     "sparse_flash_attention",
     "npu_sparse_flash_attention",
     "sparse_flash_attention_quant",
@@ -170,8 +226,12 @@ __all__ = [
     "sparse_flash_attention_quant_p",
     "sparse_flash_attention_quant_d_950",
     "sparse_flash_attention_quant_compute",
+    "store_kv_block",
+    "store_kv_block_metadata",
     "swiglu",
     "npu_swiglu",
+    "transpose_batchmatmul",
+    "npu_transpose_batchmatmul",
     "unpack_kv_rows",
     "dynamic_mx_quant",
     "npu_dynamic_mx_quant",

@@ -13,6 +13,9 @@ from ._generated.reference.add_rms_norm_bias import (
     add_rms_norm_bias,
     npu_add_rms_norm_bias,
 )
+from ._generated.reference.batch_matmul_transpose import (
+    batch_matmul_transpose,
+)
 from ._generated.reference.dynamic_block_quant import (
     dynamic_block_quant,
     npu_dynamic_block_quant,
@@ -24,6 +27,14 @@ from ._generated.reference.dynamic_quant import (
 from ._generated.reference.fused_infer_attention_score_v2 import (
     fused_infer_attention_score_v2,
     npu_fused_infer_attention_score_v2,
+)
+from ._generated.reference.gather_pa_kv_cache import (
+    gather_pa_kv_cache,
+    npu_gather_pa_kv_cache,
+)
+from ._generated.reference.gather_pa_kv_cache_functional import (
+    gather_pa_kv_cache_functional,
+    npu_gather_pa_kv_cache_functional,
 )
 from ._generated.reference.interleave_rope import (
     interleave_rope,
@@ -84,6 +95,10 @@ from ._generated.reference.quant_lightning_indexer import (
     npu_quant_lightning_indexer,
     npu_lightning_indexer_quant,
 )
+from ._generated.reference.quant_matmul import (
+    quant_matmul,
+    npu_quant_matmul,
+)
 from ._generated.reference.quantize import (
     quantize,
     npu_quantize,
@@ -96,6 +111,22 @@ from ._generated.reference.rotary_mul import (
     rotary_mul,
     npu_rotary_mul,
 )
+from ._generated.reference.scatter_nd_update import (
+    scatter_nd_update,
+    npu_scatter_nd_update,
+)
+from ._generated.reference.scatter_nd_update_ import (
+    scatter_nd_update_,
+    npu_scatter_nd_update_,
+)
+from ._generated.reference.scatter_pa_kv_cache import (
+    scatter_pa_kv_cache,
+    npu_scatter_pa_kv_cache,
+)
+from ._generated.reference.scatter_pa_kv_cache_functional import (
+    scatter_pa_kv_cache_functional,
+    npu_scatter_pa_kv_cache_functional,
+)
 from ._generated.reference.sparse_flash_attention import (
     sparse_flash_attention,
     npu_sparse_flash_attention,
@@ -107,9 +138,19 @@ from ._generated.reference.sparse_flash_attention_quant import (
     sparse_flash_attention_quant_d_950,
     sparse_flash_attention_quant_compute,
 )
+from ._generated.reference.store_kv_block import (
+    store_kv_block,
+)
+from ._generated.reference.store_kv_block_metadata import (
+    store_kv_block_metadata,
+)
 from ._generated.reference.swiglu import (
     swiglu,
     npu_swiglu,
+)
+from ._generated.reference.transpose_batchmatmul import (
+    transpose_batchmatmul,
+    npu_transpose_batchmatmul,
 )
 from ._generated.reference.unpack_kv_rows import (
     unpack_kv_rows,
@@ -121,12 +162,17 @@ __all__ = [
     "npu_add_rms_norm",
     "add_rms_norm_bias",
     "npu_add_rms_norm_bias",
+    "batch_matmul_transpose",
     "dynamic_block_quant",
     "npu_dynamic_block_quant",
     "dynamic_quant",
     "npu_dynamic_quant",
     "fused_infer_attention_score_v2",
     "npu_fused_infer_attention_score_v2",
+    "gather_pa_kv_cache",
+    "npu_gather_pa_kv_cache",
+    "gather_pa_kv_cache_functional",
+    "npu_gather_pa_kv_cache_functional",
     "interleave_rope",
     "npu_interleave_rope",
     "kv_quant_sparse_flash_attention",
@@ -158,12 +204,22 @@ __all__ = [
     "quant_lightning_indexer",
     "npu_quant_lightning_indexer",
     "npu_lightning_indexer_quant",
+    "quant_matmul",
+    "npu_quant_matmul",
     "quantize",
     "npu_quantize",
     "rms_norm",
     "npu_rms_norm",
     "rotary_mul",
     "npu_rotary_mul",
+    "scatter_nd_update",
+    "npu_scatter_nd_update",
+    "scatter_nd_update_",
+    "npu_scatter_nd_update_",
+    "scatter_pa_kv_cache",
+    "npu_scatter_pa_kv_cache",
+    "scatter_pa_kv_cache_functional",
+    "npu_scatter_pa_kv_cache_functional",
     "sparse_flash_attention",
     "npu_sparse_flash_attention",
     "sparse_flash_attention_quant",
@@ -171,8 +227,12 @@ __all__ = [
     "sparse_flash_attention_quant_p",
     "sparse_flash_attention_quant_d_950",
     "sparse_flash_attention_quant_compute",
+    "store_kv_block",
+    "store_kv_block_metadata",
     "swiglu",
     "npu_swiglu",
+    "transpose_batchmatmul",
+    "npu_transpose_batchmatmul",
     "unpack_kv_rows",
     "dynamic_mx_quant",
     "npu_dynamic_mx_quant",

@@ -110,7 +110,7 @@ def test_help_fits_a_terminal_and_starts_with_the_name(module, name):
     assert max(map(len, rest)) <= 100
     assert title.startswith(f"Python Library Documentation: function {name} in module dsakit")
     assert call.startswith(name + "(") and getattr(module, name).__qualname__ == name
-    assert "mx_quant" in name or re.search(r"^        \w+ .*[\[(](bfloat16|float16|float32|int8)", text, re.M)
+    assert "mx_quant" in name or re.search(r"^        \w+ .*[\[(](bfloat16|float16|float32|int8|int32)", text, re.M)
 
 
 @every_name

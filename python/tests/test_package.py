@@ -17,9 +17,12 @@ import dsakit
 OPERATORS = [
     "add_rms_norm",
     "add_rms_norm_bias",
+    "batch_matmul_transpose",
     "dynamic_block_quant",
     "dynamic_quant",
     "fused_infer_attention_score_v2",
+    "gather_pa_kv_cache",
+    "gather_pa_kv_cache_functional",
     "interleave_rope",
     "kv_quant_sparse_flash_attention",
     "kv_rmsnorm_rope_cache",
@@ -34,12 +37,20 @@ OPERATORS = [
     "mla_prolog_v3_functional",
     "pack_kv_rows",
     "quant_lightning_indexer",
+    "quant_matmul",
     "quantize",
     "rms_norm",
     "rotary_mul",
+    "scatter_nd_update",
+    "scatter_nd_update_",
+    "scatter_pa_kv_cache",
+    "scatter_pa_kv_cache_functional",
     "sparse_flash_attention",
     "sparse_flash_attention_quant",
+    "store_kv_block",
+    "store_kv_block_metadata",
     "swiglu",
+    "transpose_batchmatmul",
     "unpack_kv_rows",
 ]
 PROLOG_INPUTS = (
@@ -58,15 +69,25 @@ KV_CACHE = (
     "(kv, gamma, cos, sin, index, k_cache, ckv_cache, *, k_rope_scale=None, c_kv_scale=None, k_rope_offset=None, "
     "c_kv_offset=None, v=None, epsilon=1e-05, cache_mode='Norm', is_output_kv=False, "
 )
+GATHER = (
+    "(key_cache, value_cache, block_tables, seq_lens, key, value, *, seq_offset=None, is_seq_lens_cumsum=False, level="
+)
+SCATTER_PA = (
+    "(key, value, key_cache, value_cache, slot_mapping, *, compress_lens=None, compress_seq_offsets=None, seq_lens=None, "
+    "cache_mode='PA_NZ', level="
+)
 SIGNATURES = {
     "add_rms_norm": "(x1, x2, gamma, epsilon=1e-06, *",
     "add_rms_norm_bias": "(x1, x2, gamma, beta=None, epsilon=1e-06, *",
+    "batch_matmul_transpose": "(tensor_a, tensor_b, tensor_c, format_mode=None, quant_mode=None, *, level=",
     "dynamic_block_quant": "(x, *, min_scale=0.0, round_mode='rint', dst_type=1, row_block_size=1, "
     "col_block_size=128, dst_type_max=0.0",
     "dynamic_quant": "(input, *, smooth_scales=None, group_index=None, dst_type=None, quant_mode='pertoken', "
     "dst_type_max=0.0",
     "fused_infer_attention_score_v2": "(query, key, value, *, query_rope=None, key_rope=None, pse_shift=None, "
     "atten_mask=None, actual_seq_qlen=None, actual_seq_kvlen=None, block_table=None",
+    "gather_pa_kv_cache": GATHER,
+    "gather_pa_kv_cache_functional": GATHER,
     "interleave_rope": "(x, cos, sin",
     "kv_quant_sparse_flash_attention": "(query, key, value, sparse_indices, scale_value, key_quant_mode, "
     "value_quant_mode, *, key_dequant_scale=None, value_dequant_scale=None, block_table=None, "
@@ -95,9 +116,19 @@ SIGNATURES = {
     "mla_prolog_v3_functional": PROLOG_V3,
     "quant_lightning_indexer": "(query, key, weights, query_dequant_scale, key_dequant_scale, query_quant_mode=0, "
     "key_quant_mode=0, *, actual_seq_lengths_query=None",
+    "quant_matmul": "(x1, x2, scale, *, offset=None, pertoken_scale=None, bias=None, output_dtype=None, x1_dtype=None, "
+    "x2_dtype=None, pertoken_scale_dtype=None, scale_dtype=None, group_sizes=None, y_scale=None, level=",
     "quantize": "(input, scales, zero_points, dtype, axis=1, div_mode=True",
     "rms_norm": "(self, gamma, epsilon=1e-06, *",
     "rotary_mul": "(x, r1, r2, rotary_mode='half', rotate=None",
+    "scatter_nd_update": "(self, indices, updates, *, level=",
+    "scatter_nd_update_": "(self, indices, updates, *, level=",
+    "scatter_pa_kv_cache": SCATTER_PA,
+    "scatter_pa_kv_cache_functional": SCATTER_PA,
+    "store_kv_block": "(key_in, key_cache_in, group_len, group_key_idx, group_key_cache_idx, block_size=0, *, level=",
+    "transpose_batchmatmul": "(input, weight, *, bias=None, scale=None, perm_x1=(0, 1, 2), perm_x2=(0, 1, 2), "
+    "perm_y=(1, 0, 2), batch_split_factor=1, level=",
+    "store_kv_block_metadata": "(slot_mapping, group_len, group_key_idx, group_key_cache_idx, block_size=0, *, level=",
     "sparse_flash_attention": "(query, key, value, sparse_indices, scale_value, *, block_table=None, "
     "actual_seq_lengths_query=None, actual_seq_lengths_kv=None, query_rope=None, key_rope=None, sparse_block_size=1, "
     "layout_query='BSND', layout_kv='BSND', sparse_mode=3, pre_tokens=9223372036854775807, "

@@ -244,7 +244,7 @@ def attribute_rows(name, call):
         row = lambda id, given, status, says=(): Row(
             f"{id} {attribute}", name, {attribute: given}, status, attribute, says=says
         )
-        if attribute in ("tile_config", "rope_cfg", "query_dtype", "key_dtype", "dst_type", "dtype", "rope_dtype"):
+        if attribute in ("tile_config", "rope_cfg", "query_dtype", "key_dtype", "dst_type", "dtype", "rope_dtype", "output_dtype"):
             continue
         if isinstance(value, bool):
             yield row("P08 int", 1, "INVALID_DTYPE")
@@ -268,7 +268,7 @@ def attribute_rows(name, call):
                 yield row(f"P03 {bad}", bad, "INVALID_ARGUMENT")
     others = ("quant_scale_p",)
     for reserved in signature.parameters:
-        if (reserved.endswith("_dtype") and reserved != "rope_dtype") or reserved in others:
+        if (reserved.endswith("_dtype") and reserved not in ("rope_dtype", "output_dtype")) or reserved in others:
             yield Row(f"P07 {reserved}", name, {reserved: 1}, "UNSUPPORTED", reserved, says="reserved")
 
 

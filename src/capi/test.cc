@@ -85,6 +85,10 @@ void random_call(Random& r, Args& a, Outs& o, Memory& memory) {
       if (r.below(6) == 0) value = !value;
     } else if constexpr (std::is_same_v<Value, Level>) {
       if (r.below(6) == 0) value = Level::strict;
+    } else if constexpr (std::is_same_v<Value, Axes>) {
+      if (r.below(3) == 0) value = {1, 0, 2};
+      else if (r.below(3) == 0) value = {0, 2, 1};
+      else if (r.below(9) == 0) value = {0, 1, 2, 3, 4, 5, 6, 7, 8};
     } else if constexpr (std::is_same_v<Value, std::string_view>) {
       if (r.below(12) == 0) value = "TND";
       if (f.kind == Kind::dtype) value = "int8";
@@ -226,6 +230,21 @@ TEST(CInterface, WeightsInEveryForm) {
     dsakit_packed_weight_destroy(packed);
     dsakit_packed_weight_destroy(stack);
   }
+}
+
+/// An order of axes is an array of integers; without entries it is the default.
+TEST(CInterface, OrdersOfAxesAreIntegers) {
+  float x[] = {1, 2, 3, 4, 5, 6}, w[] = {1, 10, 100}, y[6] = {};
+  const TransposeBatchmatmulArgs a{.input = tensor(x, {2, 3, 1}), .weight = tensor(w, {3, 1, 1})};
+  AsC c(a, TransposeBatchmatmulOuts{tensor(y, {2, 3, 1})});
+  const std::int64_t order[] = {1, 0, 2};
+  c["perm_x1"] = dsakit_integers_arg("perm_x1", order, 3);
+  c["perm_y"] = dsakit_integers_arg("perm_y", nullptr, 0);
+  ASSERT_EQ(c.run("transpose_batchmatmul"), DSAKIT_OK) << message();
+  EXPECT_EQ(std::vector<float>(y, y + 6), (std::vector<float>{1, 20, 300, 4, 50, 600}));
+  c["perm_y"] = dsakit_integer_arg("perm_y", 1);
+  EXPECT_EQ(c.run("transpose_batchmatmul"), DSAKIT_INVALID_DTYPE);
+  EXPECT_EQ(message(), "transpose_batchmatmul: perm_y is an integer, wanted an array of integers");
 }
 
 TEST(CInterface, StridesAndOffsetsAreFollowed) {

@@ -76,6 +76,8 @@ const char* name_of(Kind kind) {
       return "mode";
     case Kind::layout:
       return "layout";
+    case Kind::axes:
+      return "axes";
     case Kind::dtype:
       return "dtype";
     case Kind::level:
@@ -90,6 +92,8 @@ const char* name_of(Family family) {
       return "torch_npu";
     case Family::pypto:
       return "PyPTO";
+    case Family::vllm_ascend:
+      return "vllm-ascend";
     case Family::dsakit:
       return "dsakit";
   }

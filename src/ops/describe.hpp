@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "dsakit/axes.hpp"
 #include "dsakit/field.hpp"
 #include "dsakit/modes.hpp"
 #include "dsakit/tensor.hpp"
@@ -14,7 +15,7 @@
 namespace dsakit {
 
 /// A default, as the caller would write it; monostate: None, or no default.
-using Default = std::variant<std::monostate, std::int64_t, double, bool, std::string_view>;
+using Default = std::variant<std::monostate, std::int64_t, double, bool, std::string_view, Axes>;
 
 struct Parameter {
   Field field;
@@ -43,7 +44,7 @@ Default default_of(const Value& value) {
   if constexpr (std::is_same_v<Value, Level>) return std::string_view(value == Level::strict ? "strict" : "portable");
   else if constexpr (std::is_same_v<Value, std::string_view>)
     return value.empty() ? Default() : Default(value);  // "" is what the library has for an absent dtype
-  else if constexpr (std::is_arithmetic_v<Value>) return value;
+  else if constexpr (std::is_arithmetic_v<Value> || std::is_same_v<Value, Axes>) return value;
   else return {};
 }
 

@@ -22,6 +22,10 @@ std::string to_text(const Default& value) {
   if (const auto* number = std::get_if<std::int64_t>(&value)) return std::to_string(*number);
   if (const auto* flag = std::get_if<bool>(&value)) return *flag ? "True" : "False";
   if (const auto* word = std::get_if<std::string_view>(&value)) return '"' + std::string(*word) + '"';
+  if (const auto* axes = std::get_if<Axes>(&value)) {
+    const std::string text = brackets({axes->axis.data(), std::size_t(std::clamp<std::int64_t>(axes->count, 0, 8))});
+    return "(" + text.substr(1, text.size() - 2) + ")";
+  }
   if (const auto* number = std::get_if<double>(&value)) {
     char digits[32];
     const std::string text(digits, std::to_chars(digits, digits + sizeof digits, *number).ptr);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -11,7 +12,7 @@
 #include "ops/indexer/fence.hpp"
 #include "ops/print.hpp"
 
-// The operators on single rows touch nothing beside their tensors, whatever the width.
+// The operators on single rows and the products touch nothing beside their tensors, whatever the width.
 namespace dsakit {
 namespace {
 
@@ -107,6 +108,22 @@ void norms(Random& r, std::int64_t width) {
   expect_fenced<AddRmsNormBiasOuts>(a, add_rms_norm_bias, reference::add_rms_norm_bias);
 }
 
+template <class T>
+void products(Random& r, std::int64_t width) {
+  std::vector<T> x, w;  // sums of such numbers are exact
+  for (std::int64_t i = 0; i < 6 * width; ++i) x.push_back(round_to<T>(std::round(r.uniform(-3, 3))));
+  for (std::int64_t i = 0; i < 10 * width; ++i) w.push_back(round_to<T>(std::round(r.uniform(-3, 3))));
+  const TransposeBatchmatmulArgs deep{.input = tensor(x.data(), {2, 3, width}),
+                                      .weight = tensor(w.data(), {2, width, 5})};
+  expect_fenced<TransposeBatchmatmulOuts>(deep, transpose_batchmatmul, reference::transpose_batchmatmul);
+  const TransposeBatchmatmulArgs wide{.input = tensor(x.data(), {2, 3, 5}), .weight = tensor(w.data(), {2, 5, width})};
+  if (width >= 5)
+    expect_fenced<TransposeBatchmatmulOuts>(wide, transpose_batchmatmul, reference::transpose_batchmatmul);
+  const TransposeBatchmatmulArgs across{
+      .input = tensor(x.data(), {2, 3, width}), .weight = tensor(w.data(), {2, 5, width}), .perm_x2 = {0, 2, 1}};
+  expect_fenced<TransposeBatchmatmulOuts>(across, transpose_batchmatmul, reference::transpose_batchmatmul);
+}
+
 TEST(RowOperators, TouchNothingOutside) {
   for (std::int64_t width = 1; width <= 257; ++width) {
     Random r{std::uint64_t(width)};
@@ -127,6 +144,18 @@ TEST(RowOperators, TouchNothingOutside) {
                                .rope = tensor(rope.data(), {3, width}),
                                .scales = tensor(scales.data(), {3, width})};
     expect_fenced<PackKvRowsOuts>(parts, pack_kv_rows, reference::pack_kv_rows);
+    for (const auto& [k, n] : {std::pair(width, std::int64_t(5)), std::pair(std::int64_t(5), width)}) {
+      const auto x1 = random_i8(r, 3 * k), x2 = random_i8(r, k * n);
+      const auto column = random_f32(r, n, 0, 0.01f);
+      const QuantMatmulArgs a{.x1 = tensor(x1.data(), {3, k}),
+                              .x2 = tensor(x2.data(), {k, n}),
+                              .scale = tensor(column.data(), {n}),
+                              .output_dtype = width % 2 ? "int8" : "bfloat16"};
+      expect_fenced<QuantMatmulOuts>(a, quant_matmul, reference::quant_matmul);
+    }
+    if (width % 3 == 0) products<bf16>(r, width);
+    else if (width % 3 == 1) products<f16>(r, width);
+    else products<float>(r, width);
     const auto rows = random_i8(r, 3 * kv_row_bytes(width, width, 1));
     const UnpackKvRowsArgs packed{
         .rows = tensor(rows.data(), {3, kv_row_bytes(width, width, 1)}), .rope_head_dim = width, .tile_size = 1};

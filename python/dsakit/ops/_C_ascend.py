@@ -5,7 +5,13 @@
 from __future__ import annotations
 
 from .. import _core
-from ..operators import npu_add_rms_norm_bias, npu_lightning_indexer
+from ..operators import (
+    npu_add_rms_norm_bias,
+    npu_lightning_indexer,
+    batch_matmul_transpose,
+    store_kv_block,
+    store_kv_block_metadata,
+)
 from .custom import npu_lightning_indexer_quant
 from ..calling import (
     Array,
@@ -18,6 +24,9 @@ from ..calling import (
 __all__ = [
     "npu_add_rms_norm_bias",
     "npu_lightning_indexer",
+    "batch_matmul_transpose",
+    "store_kv_block",
+    "store_kv_block_metadata",
     "npu_lightning_indexer_quant",
     "npu_sparse_flash_attention",
     "npu_kv_quant_sparse_flash_attention",

@@ -306,6 +306,31 @@ def _kv_cache(mode, codes_of=(), functional=False, b=2, s=3, out=True):
     )
 
 
+def _quant_matmul():
+    rng = generator(24)
+    args = dict(x1=codes(rng, (5, 24)), x2=codes(rng, (24, 16)), scale=rng.random(16).astype(F), output_dtype="int8")
+    args |= dict(offset=uniform(rng, 16, dtype=F), bias=np.arange(16, dtype=np.int32))
+    return args | dict(y=np.full((5, 16), 7, np.int8))
+
+
+def _matmul_by_tokens():
+    rng = generator(25)
+    args = dict(x1=codes(rng, (5, 24)), x2=codes(rng, (24, 16)), scale=rng.random(16).astype(F), output_dtype="bfloat16")
+    return args | dict(pertoken_scale=rng.random(5).astype(F), y=np.full((5, 16), 7, BF16))
+
+
+def _batchmatmul():
+    rng = generator(26)
+    args = dict(input=uniform(rng, (3, 5, 24)), weight=uniform(rng, (3, 24, 16)))
+    return args | dict(y=np.full((5, 3, 16), 7, BF16))
+
+
+def _batch_matmul_transpose():
+    rng = generator(27)
+    args = dict(tensor_a=uniform(rng, (5, 3, 24)), tensor_b=uniform(rng, (3, 24, 16)))
+    return args | dict(tensor_c=np.full((5, 3, 16), 7, BF16))
+
+
 def _swiglu():
     return dict(self=uniform(generator(23), (2, 3, 16)), y=np.full((2, 3, 8), 7, BF16))
 
@@ -439,6 +464,12 @@ CALLS = {
         ["k_cache_out", "ckv_cache_out", "k_rope", "c_kv"],
         ["k_cache_out", "ckv_cache_out", "k_rope", "c_kv"],
     ),
+
+
+    "quant matmul": Call("quant_matmul", _quant_matmul, ["y"], ["y", "scale", "offset", "bias"]),
+    "quant matmul by tokens": Call("quant_matmul", _matmul_by_tokens, ["y"], ["y", "scale", "pertoken_scale"]),
+    "transpose batchmatmul": Call("transpose_batchmatmul", _batchmatmul, ["y"], ["y"]),
+    "batch matmul transpose": Call("batch_matmul_transpose", _batch_matmul_transpose, ["tensor_c"]),
     "swiglu": Call("swiglu", _swiglu, ["y"], ["y"]),
     "interleave": Call("interleave_rope", lambda: _rope("cos", "sin"), ["y"], ["y"]),
     "rotary": Call("rotary_mul", lambda: _rope("r1", "r2"), ["y"], ["y"]),

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+# Written by scripts/generate_python.py from include/dsakit/*.hpp: change those, then run it.
+"""scatter_pa_kv_cache on copies of the caches, which are left alone."""
+
+from __future__ import annotations
+
+from .. import _core
+from ..calling import (
+    Array,
+    Result,
+    only_none,
+    operator,
+)
+
+__all__ = [
+    "scatter_pa_kv_cache_functional",
+    "npu_scatter_pa_kv_cache_functional",
+]
+
+
+@operator
+def scatter_pa_kv_cache_functional(
+    key: Array,
+    value: Array,
+    key_cache: Array,
+    value_cache: Array,
+    slot_mapping: Array,
+    *,
+    compress_lens: None = None,
+    compress_seq_offsets: None = None,
+    seq_lens: None = None,
+    cache_mode: str | None = "PA_NZ",
+    level: str = "portable",
+    key_cache_out: Array | None = None,
+    value_cache_out: Array | None = None,
+) -> tuple[Result, Result]:
+    """scatter_pa_kv_cache on copies of the caches, which are left alone.
+
+        key_cache_out[slot] = key[t], value_cache_out[slot] = value[t], slot = slot_mapping[t], for
+            ascending t
+        PA_NZ: column j of slot s is [s / block_size, j / c0, s % block_size, j % c0]
+
+    Parameters:
+        key                   [T, h, dk] (bfloat16, float16, float32, int8 or any other): keys of
+                              new tokens
+        value                 [T, h, dv] (dtype of key): values of new tokens
+        key_cache             Norm: [block_num, block_size, h, dk]; PA_NZ: [block_num, h*dk/c0,
+                              block_size, c0], c0 elements are 32 bytes (dtype of key): pages of
+                              keys
+        value_cache           key_cache with dv for dk (dtype of key): pages of values
+        slot_mapping          [T] (int32, int64): slot of each token: page * block_size + place;
+                              negative: not stored
+        cache_mode            str, default "PA_NZ" (PA_NZ, Norm (None means Norm)): how the caches
+                              lie
+        level                 str, default "portable" (portable, strict): strict also refuses what
+                              Atlas A2/A3 refuses
+
+    Reserved, only None: compress_lens, compress_seq_offsets, seq_lens
+
+    Results, or by keyword the memory for them:
+        key_cache_out         shape of key_cache (dtype of key): key_cache with the new keys
+        value_cache_out       shape of value_cache (dtype of key): value_cache with the new values
+
+    Errors:
+        INVALID_ARGUMENT: a tensor is missing, cache_mode is unknown
+        UNSUPPORTED: key of rank 4, the compressed form
+        INVALID_SHAPE, INVALID_DTYPE: a tensor is not as listed
+        INVALID_SLOT: a slot behind the last page
+        INVALID_STRIDE, MISALIGNED, INVALID_DEVICE, ALIASED: memory that cannot be read, written or
+            shared like this
+        INVALID_VALUE: value checking (off by default) finds a number that is not finite, or a scale
+            that makes no sense
+
+    Source: torch_npu.npu_scatter_pa_kv_cache_functional. More:
+    docs/operators/scatter_pa_kv_cache.md
+    """
+    cache_mode = "Norm" if cache_mode is None else cache_mode
+    only_none(
+        "scatter_pa_kv_cache_functional",
+        compress_lens=compress_lens, compress_seq_offsets=compress_seq_offsets, seq_lens=seq_lens,
+    )  # fmt: skip
+    values = (
+        key, value, key_cache, value_cache, slot_mapping, cache_mode, level, key_cache_out, value_cache_out,
+    )  # fmt: skip
+    return _core.scatter_pa_kv_cache_functional(values, "scatter_pa_kv_cache_functional")
+
+
+@operator
+def npu_scatter_pa_kv_cache_functional(
+    key: Array,
+    value: Array,
+    key_cache: Array,
+    value_cache: Array,
+    slot_mapping: Array,
+    *,
+    compress_lens: None = None,
+    compress_seq_offsets: None = None,
+    seq_lens: None = None,
+    cache_mode: str | None = "PA_NZ",
+    level: str = "portable",
+    key_cache_out: Array | None = None,
+    value_cache_out: Array | None = None,
+) -> tuple[Result, Result]:
+    """scatter_pa_kv_cache on copies of the caches, which are left alone.
+
+        key_cache_out[slot] = key[t], value_cache_out[slot] = value[t], slot = slot_mapping[t], for
+            ascending t
+        PA_NZ: column j of slot s is [s / block_size, j / c0, s % block_size, j % c0]
+
+    Parameters:
+        key                   [T, h, dk] (bfloat16, float16, float32, int8 or any other): keys of
+                              new tokens
+        value                 [T, h, dv] (dtype of key): values of new tokens
+        key_cache             Norm: [block_num, block_size, h, dk]; PA_NZ: [block_num, h*dk/c0,
+                              block_size, c0], c0 elements are 32 bytes (dtype of key): pages of
+                              keys
+        value_cache           key_cache with dv for dk (dtype of key): pages of values
+        slot_mapping          [T] (int32, int64): slot of each token: page * block_size + place;
+                              negative: not stored
+        cache_mode            str, default "PA_NZ" (PA_NZ, Norm (None means Norm)): how the caches
+                              lie
+        level                 str, default "portable" (portable, strict): strict also refuses what
+                              Atlas A2/A3 refuses
+
+    Reserved, only None: compress_lens, compress_seq_offsets, seq_lens
+
+    Results, or by keyword the memory for them:
+        key_cache_out         shape of key_cache (dtype of key): key_cache with the new keys
+        value_cache_out       shape of value_cache (dtype of key): value_cache with the new values
+
+    Errors:
+        INVALID_ARGUMENT: a tensor is missing, cache_mode is unknown
+        UNSUPPORTED: key of rank 4, the compressed form
+        INVALID_SHAPE, INVALID_DTYPE: a tensor is not as listed
+        INVALID_SLOT: a slot behind the last page
+        INVALID_STRIDE, MISALIGNED, INVALID_DEVICE, ALIASED: memory that cannot be read, written or
+            shared like this
+        INVALID_VALUE: value checking (off by default) finds a number that is not finite, or a scale
+            that makes no sense
+
+    Source: torch_npu.npu_scatter_pa_kv_cache_functional. More:
+    docs/operators/scatter_pa_kv_cache.md
+    """
+    cache_mode = "Norm" if cache_mode is None else cache_mode
+    only_none(
+        "npu_scatter_pa_kv_cache_functional",
+        compress_lens=compress_lens, compress_seq_offsets=compress_seq_offsets, seq_lens=seq_lens,
+    )  # fmt: skip
+    values = (
+        key, value, key_cache, value_cache, slot_mapping, cache_mode, level, key_cache_out, value_cache_out,
+    )  # fmt: skip
+    return _core.scatter_pa_kv_cache_functional(values, "npu_scatter_pa_kv_cache_functional")

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cstdint>
+
+#include "core/check.hpp"
+#include "core/view.hpp"
+#include "kernels/kernels.hpp"
+#include "ops/weight.hpp"
+
+// The right operand of a matmul as callers hold it: a stack of [k, n] matrices, strided (transposed views too),
+// FRACTAL_NZ or packed.
+namespace dsakit {
+
+struct Matrices {
+  DType dtype = DType::bf16;
+  std::int64_t k = 0, n = 0;
+  Format format = Format::ND;
+  bool transposed = false;  // neighbours within a column, not within a row, are neighbours in memory
+  std::int64_t pitch = 0;   // ND: elements from row to row; transposed: from column to column
+  Tensor stack;             // leading axes and memory; strides in elements
+
+  /// Address of matrix b of the leading axes.
+  const std::byte* matrix(std::int64_t b) const {
+    return static_cast<const std::byte*>(stack.data) + offset_of(stack, b) * size_of(dtype);
+  }
+  /// Matrix b as the source of panels, unless it is transposed.
+  MatrixSource source(std::int64_t b) const { return {matrix(b), pitch, format == Format::NZ, k, n}; }
+  /// Offset of an element within its matrix.
+  std::int64_t at(std::int64_t row, std::int64_t column) const {
+    const std::int64_t c0 = 32 / size_of(dtype);
+    if (format == Format::packed)
+      return dtype == DType::i8 ? Panels<std::int8_t>::at(k, row, column) : Panels<bf16>::at(k, row, column);
+    if (format == Format::NZ) return column / c0 * ((k + 15) / 16 * 16 * c0) + row * c0 + column % c0;
+    return transposed ? column * pitch + row : row * pitch + column;
+  }
+};
+
+/// `t` with its last two axes in the order in which they lie in memory.
+Tensor as_it_lies(const Tensor& t);
+/// The stack that `t` is; its rank, shape, dtype and memory (as_it_lies) have been checked.
+Matrices matrices_of(const Tensor& t);
+/// Panel `panel` of matrix b, unless the stack is packed: int8 with the sums of its columns; bfloat16; float16 or
+/// float32 as float32.
+void pack_panel(const Kernels&, const Matrices&, std::int64_t b, std::int64_t panel, std::int8_t* out,
+                std::int32_t* column_sums);
+void pack_panel(const Kernels&, const Matrices&, std::int64_t b, std::int64_t panel, bf16* out);
+void pack_panel(const Kernels&, const Matrices&, std::int64_t b, std::int64_t panel, float* out);
+/// Makes the leading axes of `t` those of `shape` (rank `rank`): missing ones and those of length 1 repeat.
+Tensor broadcast_to(const Tensor& t, int rank, const std::int64_t* shape);
+
+}  // namespace dsakit
