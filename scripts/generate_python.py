@@ -156,7 +156,7 @@ def annotation(f):
     if role == "attribute":
         kind = "DType" if f["kind"] == "dtype" else f["dtypes"]
         return kind if f["required"] or f["default"] is not None else kind + " | None"
-    kind = {"weight": "Weight", "lengths": "Lengths"}.get(f["kind"], "Array")
+    kind = "ArrayList" if f["list"] else {"weight": "Weight", "lengths": "Lengths"}.get(f["kind"], "Array")
     return kind if role in ("in", "inout") else kind + " | None"
 
 
@@ -324,7 +324,7 @@ HEADER = '''# SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
 '''
-CALLING = """ABSENT Array DType Lengths Result Weight documented_by dtype_integer only_none operator tolerate without_lse
+CALLING = """ABSENT Array ArrayList DType Lengths Result Weight documented_by dtype_integer only_none operator tolerate without_lse
 zero_in_portable""".split()
 
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "dsakit/add_rms_norm.hpp"
+#include "dsakit/attention_update.hpp"
 #include "dsakit/context.hpp"
 #include "dsakit/dynamic_block_quant.hpp"
 #include "dsakit/dynamic_quant.hpp"
@@ -29,4 +30,5 @@
 #include "dsakit/sparse_flash_attention_quant.hpp"
 #include "dsakit/swiglu.hpp"
 #include "dsakit/tensor.hpp"
+#include "dsakit/tensor_list.hpp"
 #include "dsakit/version.hpp"

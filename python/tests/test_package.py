@@ -17,6 +17,7 @@ import dsakit
 OPERATORS = [
     "add_rms_norm",
     "add_rms_norm_bias",
+    "attention_update",
     "dynamic_block_quant",
     "dynamic_quant",
     "fused_infer_attention_score_v2",
@@ -61,6 +62,7 @@ KV_CACHE = (
 SIGNATURES = {
     "add_rms_norm": "(x1, x2, gamma, epsilon=1e-06, *",
     "add_rms_norm_bias": "(x1, x2, gamma, beta=None, epsilon=1e-06, *",
+    "attention_update": "(lse, local_out, update_type, *, level",
     "dynamic_block_quant": "(x, *, min_scale=0.0, round_mode='rint', dst_type=1, row_block_size=1, "
     "col_block_size=128, dst_type_max=0.0",
     "dynamic_quant": "(input, *, smooth_scales=None, group_index=None, dst_type=None, quant_mode='pertoken', "

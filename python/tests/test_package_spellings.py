@@ -12,7 +12,7 @@ import dsakit
 
 BF16 = ml_dtypes.bfloat16
 TORCH_NPU = (
-    "add_rms_norm add_rms_norm_bias rms_norm swiglu "
+    "add_rms_norm add_rms_norm_bias attention_update rms_norm swiglu "
     "kv_rmsnorm_rope_cache kv_rmsnorm_rope_cache_v2 kv_rmsnorm_rope_cache_v2_functional "
     "dynamic_block_quant dynamic_quant fused_infer_attention_score_v2 interleave_rope kv_quant_sparse_flash_attention "
     "lightning_indexer mla_prolog_v2 mla_prolog_v3 mla_prolog_v3_functional quant_lightning_indexer quantize "

@@ -205,6 +205,14 @@ void Arguments::read(const Field& field, const dsakit_argument& a, Tensor& value
   }
 }
 
+void Arguments::read(const Field& field, const dsakit_argument& a, TensorList& value) {
+  check_kind(field, a, DSAKIT_TENSORS);
+  lists_.push_back(std::make_unique<Tensor[]>(a.count));
+  for (std::size_t i = 0; i < a.count; ++i)
+    lists_.back()[i] = tensor_of(check_, field.name, a.value.tensors + i, a.flags, subscript({std::int64_t(i)}));
+  value = TensorList(lists_.back().get(), a.count);
+}
+
 void Arguments::read(const Field& field, const dsakit_argument& a, std::int64_t& value) {
   check_kind(field, a, DSAKIT_INTEGER);
   value = a.value.integer;

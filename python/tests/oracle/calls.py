@@ -306,6 +306,17 @@ def _kv_cache(mode, codes_of=(), functional=False, b=2, s=3, out=True):
     )
 
 
+def _attention_update():
+    rng = generator(25)
+    return dict(
+        lse=[uniform(rng, 6, 5, F) for _ in range(3)],
+        local_out=[uniform(rng, (6, 16)) for _ in range(3)],
+        update_type=1,
+        out=np.full((6, 16), 7, BF16),
+        lse_out=np.full(6, 7, F),
+    )
+
+
 def _swiglu():
     return dict(self=uniform(generator(23), (2, 3, 16)), y=np.full((2, 3, 8), 7, BF16))
 
@@ -439,6 +450,7 @@ CALLS = {
         ["k_cache_out", "ckv_cache_out", "k_rope", "c_kv"],
         ["k_cache_out", "ckv_cache_out", "k_rope", "c_kv"],
     ),
+    "update": Call("attention_update", _attention_update, ["out", "lse_out"], ["out", "lse_out"]),
     "swiglu": Call("swiglu", _swiglu, ["y"], ["y"]),
     "interleave": Call("interleave_rope", lambda: _rope("cos", "sin"), ["y"], ["y"]),
     "rotary": Call("rotary_mul", lambda: _rope("r1", "r2"), ["y"], ["y"]),
