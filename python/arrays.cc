@@ -212,6 +212,21 @@ Tensor Arrays::read(PyObject* object, const char* parameter, bool written, Kind 
   return written ? t : forwards(t);
 }
 
+TensorList Arrays::list(PyObject* object, const char* parameter) {
+  if (!PyList_Check(object) && !PyTuple_Check(object))
+    refuse(Status::invalid_dtype, parameter, "is " + type_of(object), "a list of tensors");
+  const nb::object items = nb::steal(PySequence_Tuple(object));  // nobody takes one out meanwhile
+  objects_.push_back(items);
+  const Py_ssize_t count = PyTuple_GET_SIZE(items.ptr());
+  lists_.push_back(std::make_unique<Tensor[]>(std::size_t(count)));
+  for (Py_ssize_t i = 0; i < count; ++i) try {
+      lists_.back()[std::size_t(i)] = read(PyTuple_GET_ITEM(items.ptr(), i), parameter, false);
+    } catch (const Error& e) {
+      refuse(e.status, parameter, e.got, e.wanted, "[" + std::to_string(i) + "]" + e.position);
+    }
+  return {lists_.back().get(), std::size_t(count)};
+}
+
 Tensor Arrays::any(PyObject* object, const char* parameter, bool weight) {
   static const nb::object fractal_type = nb::module_::import_("dsakit.weights").attr("FractalNZ");
   Torch* const maybe_torch = torch_module();

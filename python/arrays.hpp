@@ -9,7 +9,7 @@
 
 #include "dsakit/error.hpp"
 #include "dsakit/field.hpp"
-#include "dsakit/tensor.hpp"
+#include "dsakit/tensor_list.hpp"
 
 namespace dsakit::python {
 
@@ -27,6 +27,8 @@ class Arrays {
   /// None is an absent tensor. `written`: a view that would have to be copied is handed on as it is, to be refused.
   /// `kind`: lengths come as integers of any width or a list, weights as FRACTAL_NZ or packed too.
   Tensor read(PyObject* object, const char* parameter, bool written, Kind kind = Kind::data);
+  /// A list or a tuple of tensors.
+  TensorList list(PyObject* object, const char* parameter);
   /// Integers of any width in an array, a list, a tuple or bytes, as contiguous int32; `beyond`: the status of one that
   /// does not fit.
   Tensor integers(PyObject* object, const char* parameter, Status beyond);
@@ -52,6 +54,7 @@ class Arrays {
   Source first_ = Source::none;
   std::vector<nb::object> objects_;
   std::vector<std::unique_ptr<std::byte[]>> memory_;
+  std::vector<std::unique_ptr<Tensor[]>> lists_;
   std::vector<std::pair<void*, void (*)(void*)>> exports_;
 };
 

@@ -143,7 +143,7 @@ nb::object call(const char* op, const nb::tuple& values, Run run) {
   std::string dtype;
   for (std::size_t s = 0; s < slots.size(); ++s)  // the first row of every operator's validation table
     if (slots[s].field.is_required() && given(s) == Py_None)
-      arrays.refuse(Status::invalid_argument, slots[s].field.name, "is missing", "a tensor");
+      arrays.refuse(Status::invalid_argument, slots[s].field.name, "is missing", slots[s].list ? "a list of tensors" : "a tensor");
   std::size_t i = 0;
   bool complete = true;
   std::vector<const void*> data(slots.size());  // of the tensors given
@@ -157,6 +157,8 @@ nb::object call(const char* op, const nb::tuple& values, Run run) {
         if (field.role == Role::out && object == Py_None) complete = false;
         else value = arrays.read(object, field.name, written, field.kind);
         data[i] = value.data;
+      } else if constexpr (std::is_same_v<Value, TensorList>) {
+        value = arrays.list(object, field.name);
       } else if constexpr (std::is_same_v<Value, std::string_view>) {
         if (field.kind != Kind::dtype) {
           value = text(arrays, object, field.name);
@@ -264,6 +266,7 @@ nb::dict describe_all() {
       field["name"] = p.field.name;
       field["role"] = name_of(p.field.role);
       field["kind"] = name_of(p.field.kind);
+      field["list"] = p.list;
       field["dtypes"] = str(p.field.dtypes);
       field["shape"] = str(p.field.shape);
       field["meaning"] = str(p.field.meaning);
@@ -300,7 +303,7 @@ void bind_operators(nb::module_& m) {
 #undef DSAKIT_OP
   // {operator: {"summary", "formula", "errors", "source", "page",
   //             "family": "torch_npu" | "PyPTO" | "vllm-ascend" | "dsakit", "positional": int, "results": [name, ..],
-  //             "fields": [{"name", "role", "kind", "dtypes", "shape", "meaning", "required": bool, "default"}, ..]}}
+  //             "fields": [{"name", "role", "kind", "list": bool, "dtypes", "shape", "meaning", "required": bool, "default"}, ..]}}
   m.def("describe", describe_all);
   m.def(
       "dtype_name", [](nb::handle dtype) { return dtype_name(dtype.ptr()); }, nb::arg("dtype").none());

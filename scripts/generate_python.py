@@ -178,7 +178,7 @@ def annotation(f, nullable=()):
         kind = "DType" if f["kind"] == "dtype" else f["dtypes"]
         optional = f["name"] in nullable or not (f["required"] or f["default"] is not None)
         return kind + " | None" if optional else kind
-    kind = {"weight": "Weight", "lengths": "Lengths"}.get(f["kind"], "Array")
+    kind = "ArrayList" if f["list"] else {"weight": "Weight", "lengths": "Lengths"}.get(f["kind"], "Array")
     return kind if role in ("in", "inout") else kind + " | None"
 
 
@@ -359,7 +359,8 @@ HEADER = '''# SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
 '''
-CALLING = """ABSENT Array Axes DType Lengths Result Weight documented_by dtype_integer one_tensor only_none operator tolerate without_lse
+CALLING = """ABSENT Array ArrayList Axes DType Lengths Result Weight documented_by dtype_integer one_tensor only_none operator tolerate
+without_lse
 zero_in_portable""".split()
 
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "dsakit/add_rms_norm.hpp"
+#include "dsakit/attention_update.hpp"
 #include "dsakit/axes.hpp"
 #include "dsakit/context.hpp"
 #include "dsakit/dynamic_block_quant.hpp"
@@ -35,5 +36,6 @@
 #include "dsakit/store_kv_block.hpp"
 #include "dsakit/swiglu.hpp"
 #include "dsakit/tensor.hpp"
+#include "dsakit/tensor_list.hpp"
 #include "dsakit/transpose_batchmatmul.hpp"
 #include "dsakit/version.hpp"

@@ -23,6 +23,7 @@ class SupportsDLPack(Protocol):
 
 Array: TypeAlias = SupportsDLPack  # a numpy array, a torch CPU tensor, anything else with DLPack
 Weight: TypeAlias = Array | PackedWeight | FractalNZ
+ArrayList: TypeAlias = list[Array] | tuple[Array, ...]
 Lengths: TypeAlias = Array | Sequence[int]
 Axes: TypeAlias = Sequence[int] | None  # an order of axes; None: the default
 DType: TypeAlias = str | type | np.dtype[Any] | Any  # Any: torch has dtypes of its own

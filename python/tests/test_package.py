@@ -17,6 +17,7 @@ import dsakit
 OPERATORS = [
     "add_rms_norm",
     "add_rms_norm_bias",
+    "attention_update",
     "batch_matmul_transpose",
     "dynamic_block_quant",
     "dynamic_quant",
@@ -79,6 +80,7 @@ SCATTER_PA = (
 SIGNATURES = {
     "add_rms_norm": "(x1, x2, gamma, epsilon=1e-06, *",
     "add_rms_norm_bias": "(x1, x2, gamma, beta=None, epsilon=1e-06, *",
+    "attention_update": "(lse, local_out, update_type, *, level",
     "batch_matmul_transpose": "(tensor_a, tensor_b, tensor_c, format_mode=None, quant_mode=None, *, level=",
     "dynamic_block_quant": "(x, *, min_scale=0.0, round_mode='rint', dst_type=1, row_block_size=1, "
     "col_block_size=128, dst_type_max=0.0",

@@ -12,7 +12,7 @@ import dsakit
 
 BF16 = ml_dtypes.bfloat16
 TORCH_NPU = (
-    "add_rms_norm add_rms_norm_bias rms_norm swiglu "
+    "add_rms_norm add_rms_norm_bias attention_update rms_norm swiglu "
     "kv_rmsnorm_rope_cache kv_rmsnorm_rope_cache_v2 kv_rmsnorm_rope_cache_v2_functional "
     "dynamic_block_quant dynamic_quant fused_infer_attention_score_v2 gather_pa_kv_cache "
     "gather_pa_kv_cache_functional interleave_rope kv_quant_sparse_flash_attention "

@@ -205,6 +205,18 @@ void Arguments::read(const Field& field, const dsakit_argument& a, Tensor& value
   }
 }
 
+void Arguments::read(const Field& field, const dsakit_argument& a, TensorList& value) {
+  check_kind(field, a, DSAKIT_TENSORS);
+  lists_.push_back(std::make_unique<Tensor[]>(a.count));
+  for (std::size_t i = 0; i < a.count; ++i) {
+    const std::string position = subscript({std::int64_t(i)});
+    lists_.back()[i] = tensor_of(check_, field.name, a.value.tensors + i, a.flags, position);
+    if (lists_.back()[i].format != Format::ND)
+      check_.fail(Status::invalid_argument, field.name, position, "is in a weight's format", "a plain strided tensor");
+  }
+  value = TensorList(lists_.back().get(), a.count);
+}
+
 void Arguments::read(const Field& field, const dsakit_argument& a, std::int64_t& value) {
   check_kind(field, a, DSAKIT_INTEGER);
   value = a.value.integer;

@@ -38,7 +38,8 @@ struct Signature {
 Tensor tensor_of(const Check& check, const char* parameter, const dsakit_tensor* from, std::uint32_t flags,
                  const std::string& position = {});
 
-/// The arguments of one call, found by name and read by type. Allocates only for lengths that come as 64-bit integers.
+/// The arguments of one call, found by name and read by type. Allocates only for lengths that come as 64-bit integers, and
+/// for arrays of tensors.
 class Arguments {
  public:
   /// Refuses names that are null, unknown or there twice, and a call that lacks what it needs.
@@ -58,6 +59,7 @@ class Arguments {
 
  private:
   void read(const Field&, const dsakit_argument&, Tensor&);
+  void read(const Field&, const dsakit_argument&, TensorList&);
   void read(const Field&, const dsakit_argument&, std::int64_t&);
   void read(const Field&, const dsakit_argument&, double&);
   void read(const Field&, const dsakit_argument&, bool&);
@@ -79,6 +81,7 @@ class Arguments {
   Check check_;
   std::array<const dsakit_argument*, Signature::kMost> given_{};
   std::vector<std::unique_ptr<std::int32_t[]>> memory_;
+  std::vector<std::unique_ptr<Tensor[]>> lists_;
 };
 
 }  // namespace dsakit::capi

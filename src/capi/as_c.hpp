@@ -51,6 +51,16 @@ class AsC {
     if (t.read_only) a.flags |= DSAKIT_READ_ONLY;
     if (t.format == Format::NZ) a.flags |= DSAKIT_FRACTAL_NZ;
   }
+  void add(const char* name, TensorList list) {
+    auto& c = c_lists_.emplace_back();
+    for (const Tensor& t : list) {
+      const Tensor& kept = tensors_.emplace_back(t);
+      c.push_back(dsakit_cpu_tensor(t.data, DSAKIT_INT, 8, t.rank, const_cast<std::int64_t*>(kept.shape.data())));
+      c.back().dtype = dlpack_of(t.dtype);
+      c.back().strides = const_cast<std::int64_t*>(kept.stride.data());
+    }
+    arguments.push_back(dsakit_tensors_arg(name, c.data(), c.size()));
+  }
   void add(const char* name, std::int64_t value) { arguments.push_back(dsakit_integer_arg(name, value)); }
   void add(const char* name, double value) { arguments.push_back(dsakit_real_arg(name, value)); }
   void add(const char* name, bool value) { arguments.push_back(dsakit_boolean_arg(name, value)); }
@@ -67,6 +77,7 @@ class AsC {
 
   std::deque<Tensor> tensors_;
   std::deque<dsakit_tensor> c_tensors_;
+  std::deque<std::vector<dsakit_tensor>> c_lists_;
   std::deque<std::string> texts_;
 };
 

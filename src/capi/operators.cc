@@ -15,6 +15,7 @@ namespace {
 template <class Member>
 constexpr dsakit_kind kind_of() {
   if constexpr (std::is_same_v<Member, Tensor>) return DSAKIT_TENSOR;
+  else if constexpr (std::is_same_v<Member, TensorList>) return DSAKIT_TENSORS;
   else if constexpr (std::is_same_v<Member, std::int64_t>) return DSAKIT_INTEGER;
   else if constexpr (std::is_same_v<Member, double>) return DSAKIT_REAL;
   else if constexpr (std::is_same_v<Member, bool>) return DSAKIT_BOOLEAN;

@@ -338,6 +338,26 @@ TEST(CInterface, InterruptEndsACall) {
   EXPECT_EQ(asked, 1);
 }
 
+TEST(CInterface, ListsOfTensors) {
+  const std::vector<float> lse{1, 2, -1, 3}, values{10, 20, 30, 40};
+  std::vector<Tensor> l{tensor(lse.data(), {2}), tensor(lse.data() + 2, {2})},
+      v{tensor(values.data(), {2, 1}), tensor(values.data() + 2, {2, 1})};
+  std::vector<float> out(2), total(2), c_out(2), c_total(2);
+  const AttentionUpdateArgs a{l, v, 1};
+  attention_update(a, {.out = tensor(out.data(), {2, 1}), .lse_out = tensor(total.data(), {2})});
+  const AttentionUpdateOuts outs{.out = tensor(c_out.data(), {2, 1}), .lse_out = tensor(c_total.data(), {2})};
+  ASSERT_EQ(AsC(a, outs).run("attention_update"), DSAKIT_OK) << message();
+  EXPECT_EQ(c_out, out);
+  EXPECT_EQ(c_total, total);
+  v[1].shape[1] = 2;
+  EXPECT_EQ(AsC(a, outs).run("attention_update"), DSAKIT_INVALID_SHAPE);
+  EXPECT_EQ(message(), "attention_update: local_out[1] has shape [2, 2], wanted [2, 1] (shape of local_out[0])");
+  AsC wrong(a, outs);
+  wrong["lse"] = dsakit_tensor_arg("lse", wrong["lse"].value.tensors);
+  EXPECT_EQ(wrong.run("attention_update"), DSAKIT_INVALID_DTYPE);
+  EXPECT_EQ(message(), "attention_update: lse is a tensor, wanted an array of tensors");
+}
+
 TEST(CInterface, InfersResults) {
   const prolog_v3::Data data(prolog_v3::Case{.row = 7, .query_norm = false});
   prolog_v3::Written w = data.initial;

@@ -9,7 +9,7 @@
 #include "dsakit/axes.hpp"
 #include "dsakit/field.hpp"
 #include "dsakit/modes.hpp"
-#include "dsakit/tensor.hpp"
+#include "dsakit/tensor_list.hpp"
 
 // The descriptions of all operators as values, for who prints or generates: Python, the CLI, the pages.
 namespace dsakit {
@@ -22,6 +22,7 @@ struct Parameter {
   Default default_value;
   bool required = false;  // has no default in the documented call; what is needed beyond that, its role says
   int result = -1;        // its place among the results, in the order of the members of Outs
+  bool list = false;      // of tensors
 };
 
 struct Operator {
@@ -57,6 +58,7 @@ Operator describe_operator(std::string_view name) {
   for_each_field(args, outs, [&](const Field& field, const auto& value) {
     const bool positional = int(op.parameters.size()) < op.description.positional;
     op.parameters.push_back({field, default_of(value), field.without_default || (positional && field.is_required())});
+    op.parameters.back().list = std::is_same_v<std::remove_cvref_t<decltype(value)>, TensorList>;
     const char *at = reinterpret_cast<const char*>(&value), *begin = reinterpret_cast<const char*>(&outs);
     const bool result = field.has_member() && at >= begin && at < begin + sizeof outs;
     results.push_back(result ? at : nullptr);

@@ -4,21 +4,40 @@
 #include <type_traits>
 
 #include "core/check.hpp"
+#include "dsakit/error.hpp"
 #include "dsakit/field.hpp"
+#include "dsakit/tensor_list.hpp"
 
 // The questions that every door asks of every tensor alike, answered from the operator's description. An operator asks
 // them at their place in its own validation table, and has no list of its tensors.
 namespace dsakit {
 
+/// f(tensor) for each of a list; what it refuses is refused with its place in the list.
+template <class F>
+void each(TensorList list, F f) {
+  for (std::size_t i = 0; i < list.size(); ++i) try {
+      f(list[i]);
+    } catch (const Error& e) {
+      throw Error(e.status, e.op, e.parameter, subscript({std::int64_t(i)}) + e.position, e.got, e.wanted, e.why, e.reason);
+    }
+}
+
 /// The tensors of a call, in the order of its description.
 struct Tensors {
   struct One {
-    const Tensor* tensor;
+    const Tensor* tensor;  // of a list: null
     const char* name;
     Role role;
     Kind kind;
+    TensorList list{};
 
     bool is_written() const { return role == Role::inout || role == Role::inout_opt || role == Role::out; }
+    /// f(tensor) if it is given, for each of a list.
+    template <class F>
+    void each(F f) const {
+      if (!tensor) dsakit::each(list, f);
+      else if (*tensor) f(*tensor);
+    }
   };
   static constexpr int kMost = 32;
   One list[kMost]{};
@@ -29,8 +48,10 @@ struct Tensors {
   Tensors(const Args& a, const Outs& o) {
     static_assert(count_of<Args, Outs>() <= kMost);
     for_each_field(a, o, [&](const Field& field, const auto& value) {
-      if constexpr (std::is_same_v<std::remove_cvref_t<decltype(value)>, Tensor>)
-        list[count++] = {&value, field.name, field.role, field.kind};
+      using Value = std::remove_cvref_t<decltype(value)>;
+      if constexpr (std::is_same_v<Value, Tensor>) list[count++] = {&value, field.name, field.role, field.kind};
+      if constexpr (std::is_same_v<Value, TensorList>)
+        list[count++] = {nullptr, field.name, field.role, field.kind, value};
     });
   }
   template <class Args, class Outs>
@@ -64,7 +85,8 @@ struct Tensors {
     const Args a{};
     const Outs o{};
     for_each_field(a, o, [&](const Field&, const auto& value) {
-      n += std::is_same_v<std::remove_cvref_t<decltype(value)>, Tensor>;
+      using Value = std::remove_cvref_t<decltype(value)>;
+      n += std::is_same_v<Value, Tensor> || std::is_same_v<Value, TensorList>;
     });
     return n;
   }

@@ -27,6 +27,9 @@ std::string to_text(std::string_view op, const Args& args, const Outs& outs) {
     std::string shown;
     if constexpr (std::is_same_v<std::remove_cvref_t<decltype(value)>, Tensor>) {
       if (value) shown = to_text(value);
+    } else if constexpr (std::is_same_v<std::remove_cvref_t<decltype(value)>, TensorList>) {
+      for (const Tensor& t : value) shown += (shown.empty() ? "[" : ", ") + to_text(t);
+      if (!shown.empty()) shown += "]";
     } else if (const Default now = default_of(value); now != described.parameters[i].default_value) {
       shown = to_text(now);
     }

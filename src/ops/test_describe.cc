@@ -175,7 +175,7 @@ void check_description(std::string_view name) {
     EXPECT_TRUE(names.insert(field.name).second) << "twice";
     EXPECT_NE(field.meaning, "");
     EXPECT_EQ(field.has_member(), (!std::is_same_v<Value, Absent>));
-    if constexpr (std::is_same_v<Value, Tensor>) {
+    if constexpr (std::is_same_v<Value, Tensor> || std::is_same_v<Value, TensorList>) {
       EXPECT_NE(field.role, Role::attribute);
       EXPECT_LE(field.kind, Kind::reserved);
       EXPECT_TRUE(field.kind == Kind::reserved || !field.dtypes.empty() || field.shape == "absent");

@@ -331,6 +331,17 @@ def _batch_matmul_transpose():
     return args | dict(tensor_c=np.full((5, 3, 16), 7, BF16))
 
 
+def _attention_update():
+    rng = generator(25)
+    return dict(
+        lse=[uniform(rng, 6, 5, F) for _ in range(3)],
+        local_out=[uniform(rng, (6, 16)) for _ in range(3)],
+        update_type=1,
+        out=np.full((6, 16), 7, BF16),
+        lse_out=np.full(6, 7, F),
+    )
+
+
 def _swiglu():
     return dict(self=uniform(generator(23), (2, 3, 16)), y=np.full((2, 3, 8), 7, BF16))
 
@@ -470,6 +481,7 @@ CALLS = {
     "quant matmul by tokens": Call("quant_matmul", _matmul_by_tokens, ["y"], ["y", "scale", "pertoken_scale"]),
     "transpose batchmatmul": Call("transpose_batchmatmul", _batchmatmul, ["y"], ["y"]),
     "batch matmul transpose": Call("batch_matmul_transpose", _batch_matmul_transpose, ["tensor_c"]),
+    "update": Call("attention_update", _attention_update, ["out", "lse_out"], ["out", "lse_out"]),
     "swiglu": Call("swiglu", _swiglu, ["y"], ["y"]),
     "interleave": Call("interleave_rope", lambda: _rope("cos", "sin"), ["y"], ["y"]),
     "rotary": Call("rotary_mul", lambda: _rope("r1", "r2"), ["y"], ["y"]),
