@@ -10,7 +10,8 @@ using std::to_string;
 
 void plain(const Check& c, const Tensor& t, const char* name) {
   c.sizes(t, name);
-  if (t.format != Format::ND) c.fail(Status::invalid_argument, name, "", "is in a weight's format", "a plain strided tensor");
+  if (t.format != Format::ND)
+    c.fail(Status::invalid_argument, name, "", "is in a weight's format", "a plain strided tensor");
 }
 
 void BatchDoor::layouts() const {

@@ -91,7 +91,8 @@ std::vector<std::string> Context::warnings() const {
 void Context::warn(std::string_view sentence) {
   std::lock_guard lock(state_->warning);
   auto& all = state_->warnings;
-  if (all.size() < kMostWarnings && std::find(all.begin(), all.end(), sentence) == all.end()) all.emplace_back(sentence);
+  if (all.size() < kMostWarnings && std::find(all.begin(), all.end(), sentence) == all.end())
+    all.emplace_back(sentence);
 }
 
 void Context::set_interrupt(bool (*asked)(void*), void* data) {

@@ -36,7 +36,8 @@ struct Scratch {  // of one thread
 /// Some heads of one query token. Sums are fp32, of fp32 products of numbers in the query's type.
 class Task {
  public:
-  Task(const Problem& p, const Kernels& kernels, const Scratch& scratch, const Token& token, std::int64_t first, int heads)
+  Task(const Problem& p, const Kernels& kernels, const Scratch& scratch, const Token& token, std::int64_t first,
+       int heads)
       : p_(p), k_(kernels), s_(scratch), token_(token), first_(first), heads_(heads), width_(p.latent + p.rope) {
     const std::int64_t head = first % p.heads;
     for (int h = 0; h < heads; ++h) {
@@ -98,7 +99,8 @@ class Task {
     int count = 0;
     while (next < token_.count && count < kListTile) {
       const std::int64_t end = std::min(token_.count, next + kListTile - count);
-      each_attended(token_, next, end, [&](auto, std::int64_t position) { s_.rows[count++] = p_.key_row(token_, position); });
+      each_attended(token_, next, end,
+                    [&](auto, std::int64_t position) { s_.rows[count++] = p_.key_row(token_, position); });
       next = end;
     }
     return count;
@@ -141,8 +143,7 @@ class Task {
         for (int i = 0; i < some; ++i) rows[i] = s_.keys + std::int64_t(j + i) * width_;
         k_.transpose(rows, some, width_, s_.panel);
         k_.product(s_.queries, width_, heads_, s_.panel, width_, s_.part, kPanel, false);
-        for (int h = 0; h < heads_; ++h)
-          std::copy_n(s_.part + h * kPanel, some, s_.scores + h * kPitch + chunk + j);
+        for (int h = 0; h < heads_; ++h) std::copy_n(s_.part + h * kPanel, some, s_.scores + h * kPitch + chunk + j);
       }
     }
   }

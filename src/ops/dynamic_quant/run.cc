@@ -55,10 +55,11 @@ struct Run {
 
   template <class F>
   void each_row(F f) const {
-    call.parallel_for((p.rows + kRows - 1) / kRows, {.elements = double(p.rows * p.width)}, [&](std::int64_t task, int thread) {
-      const Scratch s = scratch(thread);
-      for (std::int64_t r = task * kRows, end = std::min(r + kRows, p.rows); r < end; ++r) f(r, s);
-    });
+    call.parallel_for((p.rows + kRows - 1) / kRows, {.elements = double(p.rows * p.width)},
+                      [&](std::int64_t task, int thread) {
+                        const Scratch s = scratch(thread);
+                        for (std::int64_t r = task * kRows, end = std::min(r + kRows, p.rows); r < end; ++r) f(r, s);
+                      });
   }
 
   void tokens() const {
@@ -97,7 +98,8 @@ struct Run {
     const std::int64_t begin = batch * p.length, end = begin + p.length;
     for (std::int64_t r = begin; r < end; ++r) {
       read_row(r);
-      for (std::int64_t i = 0; i < n; ++i) multiplier[i] = std::fabs(x[i]) > multiplier[i] ? std::fabs(x[i]) : multiplier[i];
+      for (std::int64_t i = 0; i < n; ++i)
+        multiplier[i] = std::fabs(x[i]) > multiplier[i] ? std::fabs(x[i]) : multiplier[i];
     }
     for (std::int64_t i = 0; i < n; ++i) {
       const float largest = multiplier[i];

@@ -317,15 +317,39 @@ TEST(FusedInfer, H7LearnableSink) {
       };
       expect_all_right(with({.layout = "BNSD", .b = 2, .nk = 2, .s1 = 5, .s2 = 300}));
       expect_all_right(with({.layout = "TND", .nk = 2, .type = kBf16, .ql = {5, 2}, .kl = {20, 600}, .mode = 3}));
-      expect_all_right(with({.layout = "BNSD", .s1 = 1, .type = kBf16, .kl = {2000}, .rank = 4}));  // split among threads
-      expect_all_right(with({.layout = "BSND_NBSD", .b = 2, .nq = 32, .nk = 1, .d = 512, .dr = 64, .type = kBf16,
-                             .kl = {300, 77}, .rank = 3}));
+      expect_all_right(
+          with({.layout = "BNSD", .s1 = 1, .type = kBf16, .kl = {2000}, .rank = 4}));  // split among threads
+      expect_all_right(with({.layout = "BSND_NBSD",
+                             .b = 2,
+                             .nq = 32,
+                             .nk = 1,
+                             .d = 512,
+                             .dr = 64,
+                             .type = kBf16,
+                             .kl = {300, 77},
+                             .rank = 3}));
       for (const Shape& scales : {Shape{2, 128}, Shape{2, 300}})  // of channels; of tokens
-        expect_all_right(with({.layout = "BNSD", .b = 2, .nk = 2, .s1 = 1, .s2 = 300, .type = kBf16, .kv = kI8,
-                               .km = scales[1] == 300, .vm = scales[1] == 300, .ks = scales, .vs = scales,
+        expect_all_right(with({.layout = "BNSD",
+                               .b = 2,
+                               .nk = 2,
+                               .s1 = 1,
+                               .s2 = 300,
+                               .type = kBf16,
+                               .kv = kI8,
+                               .km = scales[1] == 300,
+                               .vm = scales[1] == 300,
+                               .ks = scales,
+                               .vs = scales,
                                .offsets = true}));
-      expect_all_right(with({.layout = "BSND_NBSD", .b = 2, .nq = 32, .nk = 1, .d = 512, .dr = 64, .type = kI8,
-                             .kl = {300, 77}, .rank = 5}));
+      expect_all_right(with({.layout = "BSND_NBSD",
+                             .b = 2,
+                             .nq = 32,
+                             .nk = 1,
+                             .d = 512,
+                             .dr = 64,
+                             .type = kI8,
+                             .kl = {300, 77},
+                             .rank = 5}));
       expect_all_right(with(kFewKeys));  // rows without a key keep their sentinel
     }
   // Scores 0 and ln 3 beside a sink of ln 4: weights 1, 3 and 4.
@@ -337,7 +361,8 @@ TEST(FusedInfer, H7LearnableSink) {
     EXPECT_TRUE(std::isinf(lse) ? c.lse.get(0) == lse : std::fabs(c.lse.get(0) - lse) < 1e-6) << c.lse.get(0);
   };
   for (const auto& [sink, out, lse] : {std::tuple{std::log(4.0f), 7.0f, std::log(8.0)},
-                                       {-INFINITY, 14.0f, std::log(4.0)}, {INFINITY, 0.0f, double(INFINITY)}}) {
+                                       {-INFINITY, 14.0f, std::log(4.0)},
+                                       {INFINITY, 0.0f, double(INFINITY)}}) {
     c.sink.put(0, sink);
     reference::fused_infer_attention_score_v2(c.args(), c.outs());
     expect(out, lse);

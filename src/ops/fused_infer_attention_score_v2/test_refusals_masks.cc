@@ -135,7 +135,9 @@ TEST(FusedInferRefusals, RemainingAttributesAndMemory) {
       {"sink heads", kAll, kDense, Status::invalid_shape, "learnable_sink", "",
        [](Case& c, A& a, O&) { c.sink.make(DType::f32, {5}), a.learnable_sink = c.sink.t, a.level = Level::portable; }},
       {"sink dtype", kAll, kDense, Status::invalid_dtype, "learnable_sink", "",
-       [](Case& c, A& a, O&) { c.sink.make(DType::bf16, {4}), a.learnable_sink = c.sink.t, a.level = Level::portable; }},
+       [](Case& c, A& a, O&) {
+         c.sink.make(DType::bf16, {4}), a.learnable_sink = c.sink.t, a.level = Level::portable;
+       }},
       {"sink nan", kAll, kDense, kArgument, "learnable_sink", "[2]",
        [](Case& c, A& a, O&) {
          c.sink.make(DType::f32, {4}), c.sink.put(2, NAN), a.learnable_sink = c.sink.t, a.level = Level::portable;

@@ -60,8 +60,8 @@ void warn(const char* op, const Problem& p, Context& context) {
     if (rows == 0) return;
     char text[240];  // a warm call allocates nothing
     std::snprintf(text, sizeof text,
-                  "%s: %s: lengths in TND are running totals; the last must be the number of rows, %lld%s", op, parameter,
-                  static_cast<long long>(rows), rest);
+                  "%s: %s: lengths in TND are running totals; the last must be the number of rows, %lld%s", op,
+                  parameter, static_cast<long long>(rows), rest);
     context.warn(text);
   };
   sentence("actual_seq_lengths_key", p.rows_behind_keys, "");

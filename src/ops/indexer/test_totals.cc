@@ -42,8 +42,9 @@ void expect_rules(const char* op, Fill fill) {
     using V = std::vector<std::string>;
     EXPECT_EQ(words(totals, rows), V{});
     EXPECT_EQ(words(counts, rows), V{std::string(op) + ": actual_seq_lengths_key: " + sentence});
-    const V query{std::string(op) + ": actual_seq_lengths_query: lengths in TND are running totals; the last must be the "
-                                    "number of rows, 4, or the rows behind it are padding"};
+    const V query{std::string(op) +
+                  ": actual_seq_lengths_query: lengths in TND are running totals; the last must be the "
+                  "number of rows, 4, or the rows behind it are padding"};
     EXPECT_EQ(words(totals, rows_of_one), query);
     a.level = Level::strict;
     EXPECT_EQ(words(totals, rows_of_one), V{});  // padding is legal

@@ -40,7 +40,8 @@ Sizes check_shapes(const Check& check, const Args& a, const Outs& o, const Names
   s.hidden = last_axis(a.x, names.x, "He");
   s.tokens = 1;
   for (int axis = 0; axis + 1 < a.x.rank; ++axis) s.tokens *= a.x.shape[axis];
-  if (check.strict() && s.tokens > 1024) check.chip(false, names.x, "has tokens: " + std::to_string(s.tokens), "at most 1024");
+  if (check.strict() && s.tokens > 1024)
+    check.chip(false, names.x, "has tokens: " + std::to_string(s.tokens), "at most 1024");
   s.rank = rank > 0 ? rank : last_axis(a.q_norm, "q_norm", "Hcq");
   if (rank == 0) {
     check.rows(a.q_norm, "q_norm", s.tokens, {s.rank}, "t of x, Hcq");

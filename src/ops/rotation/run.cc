@@ -22,7 +22,8 @@ struct Scratch {  // of one thread
 void rotate(Kind kind, const float* __restrict x, const float* __restrict cos, const float* __restrict sin,
             std::int64_t half, float* __restrict y) {
   if (kind != Kind::interleave)
-    return dsakit::rotate(kind == Kind::half ? RopeLayout::half : RopeLayout::interleaved_to_half, x, cos, sin, half, y);
+    return dsakit::rotate(kind == Kind::half ? RopeLayout::half : RopeLayout::interleaved_to_half, x, cos, sin, half,
+                          y);
   for (std::int64_t i = 0; i < 2 * half; i += 2) {
     y[i] = x[i] * cos[i] - x[i + 1] * sin[i];
     y[i + 1] = x[i + 1] * cos[i + 1] + x[i] * sin[i + 1];

@@ -323,12 +323,12 @@ struct Door : BatchDoor {
   void each_attended_row(F f) const {
     p.each_token([&](std::int64_t, const attention::sparse::Token& t) {
       attention::sparse::each_attended(t, 0, t.count,
-                               [&](auto, std::int64_t position) { f(p.attention.key_row(t, position)); });
+                                       [&](auto, std::int64_t position) { f(p.attention.key_row(t, position)); });
     });
   }
 
   void equal_rows() const {  // 6
-    Tensor part = a.key;  // of a key row: what value has of it
+    Tensor part = a.key;     // of a key row: what value has of it
     part.shape[part.rank - 1] = a.value.shape[a.value.rank - 1];
     if (same_storage(a.value, part)) return;
     const Rows key(a.key, 1), value(a.value, 1);

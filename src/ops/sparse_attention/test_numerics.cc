@@ -39,8 +39,9 @@ TEST_P(SparseAttentionNumerics, EqualTheirReference) {
       c.numerics = numerics, c.lse = true;
       SCOPED_TRACE(std::string(numerics) + ", seed " + std::to_string(seed));
       const Result wanted = c.run(ProbabilityRounding::none);
-      EXPECT_EQ(c.run(c.numerics == "golden" ? ProbabilityRounding::normalised
-                                             : ProbabilityRounding::unnormalised_tile2048), wanted);
+      EXPECT_EQ(
+          c.run(c.numerics == "golden" ? ProbabilityRounding::normalised : ProbabilityRounding::unnormalised_tile2048),
+          wanted);
       Context one({.threads = 1, .isa = kernels().isa});
       const Result ours = c.run(one);
       if (c.data != Data::large && c.data != Data::wide_scales) expect_alike(c, ours, wanted);
@@ -73,9 +74,15 @@ INSTANTIATE_TEST_SUITE_P(Any, SparseAttentionNumerics, for_every_rung(), rung_na
 
 TEST(SparseAttentionRounding, TiesOfFp16) {
   using attention::to_f16_away;
-  for (const auto& [x, wanted] : {std::pair{1 + 0x1p-11f, 1 + 0x1p-10f}, {-1 - 0x1p-11f, -1 - 0x1p-10f},
-                                  {1 + 0x1p-11f - 0x1p-23f, 1.0f}, {0x1p-25f, 0x1p-24f}, {0x1.8p-24f, 0x1p-23f},
-                                  {0x1.fffffep-26f, 0.0f}, {65519.0f, 65504.0f}, {65520.0f, INFINITY}, {0.0f, 0.0f}})
+  for (const auto& [x, wanted] : {std::pair{1 + 0x1p-11f, 1 + 0x1p-10f},
+                                  {-1 - 0x1p-11f, -1 - 0x1p-10f},
+                                  {1 + 0x1p-11f - 0x1p-23f, 1.0f},
+                                  {0x1p-25f, 0x1p-24f},
+                                  {0x1.8p-24f, 0x1p-23f},
+                                  {0x1.fffffep-26f, 0.0f},
+                                  {65519.0f, 65504.0f},
+                                  {65520.0f, INFINITY},
+                                  {0.0f, 0.0f}})
     EXPECT_EQ(to_float(to_f16_away(x)), wanted) << x;
   EXPECT_TRUE(std::isnan(to_float(to_f16_away(NAN))));
   // Everywhere else it is the nearest, as ever.
@@ -96,7 +103,8 @@ TEST(SparseAttentionRounding, KeysAreRoundedToTheQuerysType) {
   c.fill();
   c.lists = {{0}}, c.codes.assign(16, 1), c.scales = {1 + 0x1p-11f};
   Context context;
-  for (const auto& [numerics, wanted] : {std::pair{"exact", 1.0f}, {"device", 1 + 0x1p-10f}, {"golden", 1 + 0x1p-10f}}) {
+  for (const auto& [numerics, wanted] :
+       {std::pair{"exact", 1.0f}, {"device", 1 + 0x1p-10f}, {"golden", 1 + 0x1p-10f}}) {
     c.numerics = numerics;
     EXPECT_EQ(c.run(context).out[0], wanted) << numerics;
     EXPECT_EQ(c.run(ProbabilityRounding::none).out[0], wanted) << numerics;

@@ -346,7 +346,8 @@ TEST(SparseAttentionErrors, N11_RowBytes) {
 
 TEST(SparseAttentionErrors, N12_Sizes) {
   expect_refusals(
-      {{"K in strict", invalid_shape, "sparse_indices", "", [](Case&, auto& a, auto&) { a.sparse_indices.shape[2] = 0, a.level = Level::strict; }},
+      {{"K in strict", invalid_shape, "sparse_indices", "",
+        [](Case&, auto& a, auto&) { a.sparse_indices.shape[2] = 0, a.level = Level::strict; }},
        {"N2", invalid_shape, "key", "", [](Case&, auto& a, auto&) { a.key.shape[2] = 2, a.key.shape[0] /= 2; }},
        {"N2 of the lists", invalid_shape, "sparse_indices", "",
         [](Case&, auto& a, auto&) { a.sparse_indices.shape[1] = 2; }}});
@@ -679,7 +680,8 @@ TEST(SparseAttentionErrors, ValueOfCodesAlone) {
   const Result wanted = c.run(context);
   std::vector<std::int8_t> codes;
   for (std::size_t at = 0; at < c.row_memory.size(); at += std::size_t(c.row_bytes()))
-    codes.insert(codes.end(), c.row_memory.begin() + std::ptrdiff_t(at), c.row_memory.begin() + std::ptrdiff_t(at) + c.dv);
+    codes.insert(codes.end(), c.row_memory.begin() + std::ptrdiff_t(at),
+                 c.row_memory.begin() + std::ptrdiff_t(at) + c.dv);
   const auto with_codes = [&](const std::vector<std::int8_t>& memory) {
     auto a = c.kv_args();
     a.value.data = const_cast<std::int8_t*>(memory.data()), a.value.shape[a.value.rank - 1] = c.dv;
