@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..operators import npu_add_rms_norm_bias, npu_lightning_indexer
 from .custom import npu_lightning_indexer_quant
 from ..calling import (
@@ -13,6 +12,7 @@ from ..calling import (
     Result,
     only_none,
     operator,
+    run,
 )
 
 __all__ = [
@@ -127,7 +127,7 @@ def npu_sparse_flash_attention(
         pre_tokens, next_tokens, attention_mode, return_softmax_lse, None, index_check, numerics, level,
         attention_out, softmax_max, softmax_sum,
     )  # fmt: skip
-    return _core.sparse_flash_attention(values, "npu_sparse_flash_attention")
+    return run("sparse_flash_attention", values, "npu_sparse_flash_attention")
 
 
 @operator
@@ -257,4 +257,4 @@ def npu_kv_quant_sparse_flash_attention(
         tile_size, rope_head_dim, sinks, return_softmax_lse, index_check, numerics, level, attention_out,
         softmax_max, softmax_sum,
     )  # fmt: skip
-    return _core.kv_quant_sparse_flash_attention(values, "npu_kv_quant_sparse_flash_attention")
+    return run("kv_quant_sparse_flash_attention", values, "npu_kv_quant_sparse_flash_attention")
