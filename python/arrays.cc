@@ -4,6 +4,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <array>
 #include <climits>
@@ -75,8 +77,10 @@ Numpy& np() {
 
 /// torch, if this process has it: never imported here.
 struct Torch {
-  PyTypeObject* tensor;
-  nb::object empty, strided;
+  PyTypeObject *tensor, *parameter;
+  nb::object empty, strided, dispatch;
+  nb::object modes[2];                        // how many of torch's dispatch and function modes are on
+  int (*borrow)(void*, DLTensor*) = nullptr;  // a tensor as DLPack has it, in one call
   std::array<nb::object, 16> dtypes;
   PyObject *data_ptr = interned("data_ptr"), *shape = interned("shape"), *stride = interned("stride"),
            *dtype = interned("dtype"), *is_cpu = interned("is_cpu"), *layout = interned("layout"),
@@ -84,8 +88,17 @@ struct Torch {
 
   explicit Torch(nb::handle module)
       : tensor(reinterpret_cast<PyTypeObject*>(nb::object(module.attr("Tensor")).release().ptr())),
+        parameter(reinterpret_cast<PyTypeObject*>(nb::object(module.attr("nn").attr("Parameter")).release().ptr())),
         empty(module.attr("empty")),
-        strided(module.attr("strided")) {
+        strided(module.attr("strided")),
+        dispatch(module.attr("Tensor").attr("__torch_dispatch__")),
+        modes{module.attr("_C").attr("_len_torch_dispatch_stack"),
+              module.attr("_C").attr("_len_torch_function_stack")} {
+    const nb::object api = nb::getattr(module.attr("Tensor"), "__dlpack_c_exchange_api__", nb::none());
+    if (PyCapsule_IsValid(api.ptr(), "dlpack_exchange_api")) {
+      const auto* table = static_cast<DLPackExchangeApi*>(PyCapsule_GetPointer(api.ptr(), "dlpack_exchange_api"));
+      if (table->major == 1) borrow = table->dltensor_from_py_object;
+    }
     for (const auto& [name, type] : kNames)
       if (nb::hasattr(module, name)) dtypes[std::size_t(type)] = module.attr(name);
   }
@@ -94,8 +107,16 @@ Torch* torch_module() {
   static Torch* torch = nullptr;
   if (torch) return torch;
   PyObject* module = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
-  if (module && nb::hasattr(module, "Tensor") && nb::hasattr(module, "strided")) torch = new Torch(module);
+  if (module && nb::hasattr(module, "__version__") && nb::hasattr(module, "nn")) torch = new Torch(module);
   return torch;
+}
+
+/// A tensor whose calls torch sends elsewhere: fake, functional, and other subclasses with a dispatch of their own.
+bool dispatches_itself(const Torch& torch, PyObject* tensor) {
+  PyTypeObject* type = Py_TYPE(tensor);
+  if (type == torch.tensor || type == torch.parameter) return false;
+  const nb::object own = nb::getattr(reinterpret_cast<PyObject*>(type), "__torch_dispatch__", nb::none());
+  return !own.is_none() && !own.equal(torch.dispatch);
 }
 
 nb::object get(PyObject* object, PyObject* name) {
@@ -185,10 +206,39 @@ std::string dtype_name(PyObject* object) {
   return nb::cast<std::string>(nb::steal(dtype).attr("name"));
 }
 
+nb::tuple shape_of(const Tensor& t) {
+  nb::list shape;
+  for (int a = 0; a < t.rank; ++a) shape.append(t.shape[a]);
+  return nb::tuple(shape);
+}
+
 nb::handle numpy_dtype(DType t) { return np().dtypes[std::size_t(t)]; }
 
 nb::object numpy_empty(const std::vector<std::int64_t>& shape, nb::handle dtype) {
   return np().empty(nb::tuple(nb::cast(shape)), dtype);
+}
+
+bool is_traced(PyObject* values) {
+  const Torch* torch = torch_module();
+  if (!torch) return false;
+  bool any = false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values); ++i) {
+    PyObject* value = PyTuple_GET_ITEM(values, i);
+    if (!PyObject_TypeCheck(value, torch->tensor)) continue;
+    if (dispatches_itself(*torch, value)) return true;
+    any = true;
+  }
+  return any && std::any_of(std::begin(torch->modes), std::end(torch->modes),
+                            [](const nb::object& count) { return !count().equal(nb::int_(0)); });
+}
+
+bool has_meta(PyObject* values) {
+  const Torch* torch = torch_module();
+  for (Py_ssize_t i = 0; torch && i < PyTuple_GET_SIZE(values); ++i) {
+    PyObject* value = PyTuple_GET_ITEM(values, i);
+    if (PyObject_TypeCheck(value, torch->tensor) && nb::cast<bool>(nb::handle(value).attr("is_meta"))) return true;
+  }
+  return false;
 }
 
 Arrays::~Arrays() {
@@ -207,6 +257,9 @@ std::byte* Arrays::memory(std::size_t bytes) {
 
 Tensor Arrays::read(PyObject* object, const char* parameter, bool written, Kind kind) {
   if (object == Py_None) return {};
+  if (shapes_only_) {
+    return shape_only(object, parameter);
+  }
   if (kind == Kind::lengths) return integers(object, parameter, Status::invalid_seqlen);
   const Tensor t = any(object, parameter, kind == Kind::weight);
   return written ? t : forwards(t);
@@ -262,6 +315,37 @@ Tensor Arrays::any(PyObject* object, const char* parameter, bool weight) {
       refuse(Status::invalid_stride, parameter,
              "has stride " + std::to_string(t.stride[a]) + " on axis " + std::to_string(a), "offsets below 2^59");
   }
+  return t;
+}
+
+Tensor Arrays::shape_only(PyObject* described, const char* parameter) {
+  const nb::tuple given = nb::borrow<nb::tuple>(described);
+  const nb::tuple shape = nb::cast<nb::tuple>(given[0]), stride = nb::cast<nb::tuple>(given[1]);
+  const std::string dtype = nb::cast<std::string>(given[2]);
+  Tensor t{.dtype = DType::other, .rank = int(nb::len(shape))};
+  for (const auto& [name, type] : kNames)
+    if (dtype == name) t.dtype = type;
+  if (t.dtype == DType::other) refuse(Status::invalid_dtype, parameter, "has dtype " + dtype, "a plain number");
+  if (t.rank > 8) refuse(Status::invalid_shape, parameter, "has rank " + std::to_string(t.rank), "at most 8");
+  for (int a = 0; a < t.rank; ++a) {
+    t.shape[a] = nb::cast<std::int64_t>(shape[a]);
+    t.stride[a] = nb::cast<std::int64_t>(stride[a]);
+  }
+  // `infer` looks at lengths and indices as a call would, and compares the bytes of some tensors. What it may read are
+  // zeros that take no memory, or integers that are harmless in their place.
+  constexpr std::size_t kApart = std::size_t(1) << 37, kAll = std::size_t(1) << 44;
+  static void* const zeros = mmap(nullptr, kAll, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  place_ += kApart;
+  if (zeros == MAP_FAILED || place_ > kAll - kApart)
+    refuse(Status::out_of_memory, parameter, "has no address", "room for the shapes of a call");
+  t.data = static_cast<std::byte*>(zeros) + place_;
+  if (given[3].is_none()) return t;
+  const auto fill = nb::cast<std::int64_t>(given[3]);
+  const std::size_t size = std::size_t(size_of(t.dtype));
+  const auto count = std::size_t(reach(t).second) / size;
+  std::byte* values = memory(count * size);
+  for (std::size_t i = 0; i < count; ++i) std::memcpy(values + i * size, &fill, size);  // little-endian
+  t.data = values;
   return t;
 }
 
@@ -340,6 +424,28 @@ void Arrays::stay_inside(PyObject* array, const Tensor& t, const char* parameter
 
 Tensor Arrays::torch(PyObject* tensor, const char* parameter) {
   Torch& torch = *torch_module();
+  static const bool registered = [] {  // the operators stand in torch.ops from the first tensor on
+    nb::module_::import_("dsakit.graph").attr("register")();
+    return true;
+  }();
+  (void)registered;
+  if (torch.borrow && !dispatches_itself(torch, tensor)) {
+    DLTensor in;
+    if (torch.borrow(tensor, &in) != 0) {
+      PyErr_Clear();  // what is wrong with it is said below
+    } else if (const DType type = in.lanes == 1 ? dlpack_dtype(in.code, in.bits) : DType::other;
+               in.device_type == kDLPackCpu && type != DType::other && in.ndim <= 8 &&
+               (type < DType::f16 || type == DType::bf16 ||  // a negated view is part of a complex tensor
+                nb::steal(PyObject_CallMethodNoArgs(tensor, torch.is_neg)).ptr() == Py_False)) {
+      Tensor t{.data = in.data ? static_cast<std::byte*>(in.data) + in.byte_offset : nullptr,
+               .dtype = type,
+               .rank = in.ndim};
+      std::copy_n(in.shape, t.rank, t.shape.begin());
+      if (in.strides) std::copy_n(in.strides, t.rank, t.stride.begin());
+      else make_contiguous(t);
+      return t;
+    }
+  }
   if (get(tensor, torch.is_cpu).ptr() != Py_True)
     refuse(Status::invalid_device, parameter,
            "is on " + nb::cast<std::string>(nb::str(nb::object(nb::handle(tensor).attr("device")))), "cpu");

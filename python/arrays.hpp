@@ -2,6 +2,7 @@
 #pragma once
 #include <nanobind/nanobind.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -19,7 +20,10 @@ namespace nb = nanobind;
 /// int32 lengths from lists, contiguous copies of reversed views, DLPack exports.
 class Arrays {
  public:
-  explicit Arrays(const char* op, bool strict = false) : op_(op), strict_(strict) {}
+  /// `shapes_only`: tensors come as tuples (shape, strides, name of the dtype, None or what integers they hold), for
+  /// `infer`.
+  explicit Arrays(const char* op, bool strict = false, bool shapes_only = false)
+      : op_(op), strict_(strict), shapes_only_(shapes_only) {}
   ~Arrays();
   Arrays(const Arrays&) = delete;
   Arrays& operator=(const Arrays&) = delete;
@@ -40,6 +44,7 @@ class Arrays {
 
  private:
   enum class Source { none, numpy, torch, other };
+  Tensor shape_only(PyObject* described, const char* parameter);
   Tensor numpy(PyObject* array, const char* parameter);
   Tensor torch(PyObject* tensor, const char* parameter);
   Tensor dlpack(PyObject* object, const char* parameter);
@@ -51,12 +56,20 @@ class Arrays {
 
   const char* op_;
   bool strict_;
+  bool shapes_only_;
+  std::size_t place_ = 0;  // of the last tensor without memory
   Source first_ = Source::none;
   std::vector<nb::object> objects_;
   std::vector<std::unique_ptr<std::byte[]>> memory_;
   std::vector<std::unique_ptr<Tensor[]>> lists_;
   std::vector<std::pair<void*, void (*)(void*)>> exports_;
 };
+
+/// Whether torch records this call: one of the values is a tensor, and a mode is on or the tensor is one of those that
+/// have a dispatch of their own (fake and functional tensors).
+bool is_traced(PyObject* values);
+/// Whether one of the values is a tensor of torch on its device "meta".
+bool has_meta(PyObject* values);
 
 /// Between tensors of one shape and dtype.
 void copy_elements(const Tensor& from, const Tensor& to);
@@ -68,6 +81,8 @@ nb::object numpy_empty(const std::vector<std::int64_t>& shape, nb::handle dtype)
 
 /// "int8" from "int8", numpy.int8, numpy.dtype("int8") or torch.int8; "" from None.
 std::string dtype_name(PyObject* object);
+/// (2, 3)
+nb::tuple shape_of(const Tensor& t);
 /// What a message calls the object: "None", "a list", "a numpy.ndarray".
 std::string type_of(PyObject* object);
 

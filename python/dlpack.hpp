@@ -37,6 +37,17 @@ struct DLManagedTensorVersioned {
   DLTensor dl_tensor;
 };
 
+/// What a type offers as `__dlpack_c_exchange_api__` (DLPack 1.3), as far as it is used here.
+struct DLPackExchangeApi {
+  std::uint32_t major;
+  std::uint32_t minor;
+  DLPackExchangeApi* previous;
+  void* managed_tensor_allocator;
+  void* managed_tensor_from_py_object;
+  void* managed_tensor_to_py_object;
+  int (*dltensor_from_py_object)(void* object, DLTensor* borrowed);  // -1: a Python error is set; may be null
+};
+
 constexpr DType dlpack_dtype(int code, int bits) {
   switch (code * 256 + bits) {
     case 0 * 256 + 8:

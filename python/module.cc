@@ -49,12 +49,6 @@ PackedWeight pack_weight(nb::handle weight, const std::string& format, nb::handl
   return PackedWeight(t);
 }
 
-nb::tuple shape_of(const Tensor& t) {
-  nb::list shape;
-  for (int a = 0; a < t.rank; ++a) shape.append(t.shape[a]);
-  return nb::tuple(shape);
-}
-
 nb::dict info() {
   nb::dict d;
   Context& c = context();

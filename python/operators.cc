@@ -125,21 +125,27 @@ bool is_strict(const std::vector<Slot>& slots, const nb::tuple& values) {
 
 /// What the library accepted with a word, as UserWarnings, each once in the life of the process.
 void issue_warnings() {
-  static std::size_t issued = 0;  // guarded by the GIL
+  static std::size_t issued = 0;          // guarded by the GIL
+  constexpr Py_ssize_t kOfTheCaller = 3;  // behind calling.run and the function that was called
   const std::vector<std::string> sentences = context().warnings();
   while (issued < sentences.size())
-    if (PyErr_WarnEx(PyExc_UserWarning, sentences[issued++].c_str(), 2) != 0) throw nb::python_error();
+    if (PyErr_WarnEx(PyExc_UserWarning, sentences[issued++].c_str(), kOfTheCaller) != 0) throw nb::python_error();
 }
 
+/// What `run` is where a call is for the shapes of its results alone.
+struct ShapesOnly {};
+
 /// One call: Python objects in the order of the slots -> results in the order of the members of Outs. `op`: the name
-/// in refusals of Python's own.
+/// in refusals of Python's own. ShapesOnly: tensors come as (shape, strides, dtype), and so do results; None is one
+/// that is an argument.
 template <class Args, class Outs, class Run>
 nb::object call(const char* op, const nb::tuple& values, Run run) {
+  constexpr bool kShapesOnly = std::is_same_v<Run, ShapesOnly>;
   const std::vector<Slot>& slots = slots_of<Args, Outs>();
   auto given = [&](std::size_t i) { return PyTuple_GET_ITEM(values.ptr(), Py_ssize_t(i)); };
   Args args{};
   Outs outs{};
-  Arrays arrays(op, is_strict(slots, values));
+  Arrays arrays(op, is_strict(slots, values), kShapesOnly);
   std::string dtype;
   for (std::size_t s = 0; s < slots.size(); ++s)  // the first row of every operator's validation table
     if (slots[s].field.is_required() && given(s) == Py_None)
@@ -189,6 +195,14 @@ nb::object call(const char* op, const nb::tuple& values, Run run) {
     if constexpr (std::is_same_v<Value, Tensor>) {
       if (const Slot& slot = slots[i]; slot.result >= 0) {
         nb::object object = nb::borrow(given(i));
+        if constexpr (kShapesOnly) {
+          const bool argument = slot.twin >= 0 && (!value || value.data == data[std::size_t(slot.twin)]);
+          if (field.role != Role::out || argument || !value) object = nb::none();
+          else object = nb::make_tuple(shape_of(value), name_of(value.dtype));
+          results.push_back({slot.result, std::move(object)});
+          ++i;
+          return;
+        }
         const auto twin = std::size_t(slot.twin);
         if (object.is_none() && slot.twin >= 0 && (!value || value.data == data[twin])) {
           object = nb::borrow(given(twin));
@@ -202,12 +216,12 @@ nb::object call(const char* op, const nb::tuple& values, Run run) {
     i += !std::is_same_v<Value, Absent>;
   });
 
-  {
+  if constexpr (!kShapesOnly) {
     nb::gil_scoped_release release;
     run(std::as_const(args), std::as_const(outs));
   }
   std::sort(results.begin(), results.end(), [](const Result& a, const Result& b) { return a.place < b.place; });
-  if (results.size() == 1) return std::move(results[0].object);
+  if (results.size() == 1 && !kShapesOnly) return std::move(results[0].object);
   const nb::object tuple = nb::steal(PyTuple_New(Py_ssize_t(results.size())));
   for (std::size_t r = 0; r < results.size(); ++r)
     PyTuple_SET_ITEM(tuple.ptr(), Py_ssize_t(r), results[r].object.release().ptr());
@@ -236,12 +250,30 @@ reference::ProbabilityRounding rounding_of(const char* op, std::string_view name
               "\"none\", \"normalised\" or \"unnormalised_tile2048\"");
 }
 
+int repetitions = 1;  // of the work of each call: scripts/bench_python.py tells it from the cost of calling
+
 template <class Args, class Outs, class Fast, class Reference>
 void bind(nb::module_& m, const char* name, Fast fast, Reference reference) {
-  m.def(name, [=](const nb::tuple& values, const char* spelling) {
-    auto results = call<Args, Outs>(name, values, spelling, fast);
+  auto straight = [=](const nb::tuple& values, const char* spelling) {
+    auto results = call<Args, Outs>(name, values, spelling, [=](const Args& a, const Outs& o) {
+      for (int i = 0; i < repetitions; ++i) fast(a, o);
+    });
     issue_warnings();  // not of the reference, which needs no context
     return results;
+  };
+  m.def(name, [=](const nb::tuple& values, const char* spelling) {
+    auto in_torch = [&] { return nb::module_::import_("dsakit.graph").attr("call")(name, values, spelling); };
+    if (is_traced(values.ptr())) return nb::object(in_torch());
+    try {
+      return straight(values, spelling);
+    } catch (const Error& error) {
+      if (error.status != Status::invalid_device || !has_meta(values.ptr())) throw;
+    }
+    return nb::object(in_torch());
+  });
+  m.def((std::string(name) + "_straight").c_str(), straight);
+  m.def((std::string(name) + "_shapes").c_str(), [=](const nb::tuple& values, const char* spelling) {
+    return call<Args, Outs>(name, values, spelling, ShapesOnly{});
   });
   m.def((std::string(name) + "_reference").c_str(), [=](const nb::tuple& values, const char* spelling) {
     return call<Args, Outs>(name, values, spelling, reference);
@@ -293,7 +325,8 @@ nb::dict describe_all() {
 }  // namespace
 
 void bind_operators(nb::module_& m) {
-  // Each operator three times: (values in the order of the description, the name that was called) -> results.
+  // Each operator several times: (values in the order of the description, the name that was called) -> results. By its
+  // own name it goes to torch's dispatcher while torch records calls; `_straight` never does.
 #define DSAKIT_OP(name, Type)                                                                    \
   bind<Type##Args, Type##Outs>(                                                                  \
       m, #name, [](const Type##Args& a, const Type##Outs& o) { dsakit::name(a, o, context()); }, \
@@ -305,6 +338,7 @@ void bind_operators(nb::module_& m) {
   //             "family": "torch_npu" | "PyPTO" | "vllm-ascend" | "dsakit", "positional": int, "results": [name, ..],
   //             "fields": [{"name", "role", "kind", "list": bool, "dtypes", "shape", "meaning", "required": bool, "default"}, ..]}}
   m.def("describe", describe_all);
+  m.def("repeat", [](int times) { repetitions = times; });
   m.def(
       "dtype_name", [](nb::handle dtype) { return dtype_name(dtype.ptr()); }, nb::arg("dtype").none());
 

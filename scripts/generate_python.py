@@ -126,7 +126,13 @@ OPS = {
         for name in ("npu_quant_lightning_indexer", "npu_lightning_indexer_quant")
     ],
     "_C_ascend": [
-        Spelling("npu_sparse_flash_attention", "sparse_flash_attention", without=("sinks",)),
+        Spelling(
+            "npu_sparse_flash_attention",
+            "sparse_flash_attention",
+            note="attention_mode defaults to 2, the only one.",
+            without=("sinks",),
+            defaults={"attention_mode": "2"},
+        ),
         Spelling(
             "npu_kv_quant_sparse_flash_attention",
             "kv_quant_sparse_flash_attention",
@@ -224,15 +230,17 @@ def body(s, description):
     own = [f for f in description[s.operator]["fields"] if f["role"] not in ("reserved", "tolerated", "hint")]
     values = [f["name"] if f in fields else repr(f["default"]) for f in own]
     lines += ["values = (", filled(values) + ",", ")  # fmt: skip"]
-    call = "_core." + (s.core or s.operator)
+    core = "_core." + (s.core or s.operator)
     if s.operator == ATTENTION:
         lines += ["if pypto.is_published_attention(more, other, attention_out, b, s1):"]
-        plain = f"_core.{s.operator}_reference" if s.rounded else call
+        plain = f"_core.{s.operator}_reference" if s.rounded else core
         lines += [f'    return pypto.attention({plain}, values, "{s.name}", more, other)']
     elif s.published:
         lines += ["if more or other:", f'    form = pypto.FORMS["{s.operator}"]']
-        lines += [f'    return form({call}, values, "{s.name}", more, other)']
-    call += f'(values{", p_rounding" if s.rounded else ""}, "{s.name}")'
+        lines += [f'    return form({core}, values, "{s.name}", more, other)']
+    call = f'run("{s.operator}", values, "{s.name}")'
+    if s.core:
+        call = f'{core}(values{", p_rounding" if s.rounded else ""}, "{s.name}")'
     if not description[s.operator]["results"]:
         lines += [call] + [f"return {s.result}"] * (s.result != "result")
     else:
@@ -307,7 +315,7 @@ def function(s, description):
 ATTENTION = "sparse_flash_attention_quant"
 
 
-def attention_entries(description, like, core):
+def attention_entries(description, like, call):
     """The entries of the PyPTO documents for attention, which write into attention_out."""
     fields = {f["name"]: f for f in description[ATTENTION]["fields"]}
     inputs = [n for n, f in fields.items() if f["role"] in ("in", "in_opt")]
@@ -345,7 +353,7 @@ def attention_entries(description, like, core):
             textwrap.indent(filled(fields), "    ") + ",",
             "    )  # fmt: skip",
             "    with pypto.as_written(written):",
-            f'        _core.{core}(values, "{name}")',
+            f'        {call}values, "{name}")',
         ]
         yield "\n".join(lines) + "\n"
 
@@ -359,8 +367,8 @@ HEADER = '''# SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
 '''
-CALLING = """ABSENT Array ArrayList Axes DType Lengths Result Weight documented_by dtype_integer one_tensor only_none operator tolerate
-without_lse
+CALLING = """ABSENT Array ArrayList Axes DType Lengths Result Weight documented_by dtype_integer one_tensor only_none operator run
+tolerate without_lse
 zero_in_portable""".split()
 
 
@@ -390,10 +398,11 @@ def offered(names):
 def module(doc, dots, functions, imports="", names=()):
     """A file with functions, `dots` away from the package; `imports` brings `names`, which it offers too."""
     text = "\n\n".join(functions)
-    used = [n for n in CALLING if re.search(rf"\b{n}\b", text)]
+    used = [n for n in CALLING if re.search(rf"\b{n}\b" if n != "run" else r"\brun\(", text)]
     package = ", ".join(n for n in ("_core", "pypto") if n + "." in text)
     head = "from typing import Any\n\n" if "Any" in text else ""
-    head += f"from {dots} import {package}\n{imports}from {dots}calling import (\n{listed(used)})\n\n"
+    head += f"from {dots} import {package}\n" if package else ""
+    head += f"{imports}from {dots}calling import (\n{listed(used)})\n\n"
     return HEADER.format(doc) + head + offered([*names, *re.findall(r"^def (\w+)", text, re.M)]) + "\n\n" + text
 
 
@@ -410,8 +419,8 @@ def files(description):
         fast = [function(s, description) for s in own]
         slow = [function(twin(s, description), description) for s in own]
         if name == ATTENTION:
-            fast += attention_entries(description, name, name)
-            slow += attention_entries(description, "fast." + name, name + "_reference")
+            fast += attention_entries(description, name, f'run("{name}", ')
+            slow += attention_entries(description, "fast." + name, f"_core.{name}_reference(")
         names[name] = re.findall(r"^def (\w+)", "".join(fast), re.M)
         texts[f"_generated/{name}.py"] = module(d["summary"] + ".", "..", fast)
         imports = f"from .. import {name} as fast\n"

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import inspect
 import numbers
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from . import _core
+from . import _core, graph
 from ._core import PackedWeight
 from .errors import raise_error, shown
 from .weights import FractalNZ
@@ -61,6 +62,15 @@ def operator(function: F) -> F:
     package, generated, module = function.__module__.partition("._generated")
     function.__module__ = package + ".reference" * module.startswith(".reference") if generated else package
     return function
+
+
+def run(operator: str, values: tuple[Any, ...], spelling: str) -> Any:
+    """The operator on `values`, which are in the order of its description. torch.compile and torch.export are sent to torch's
+    dispatcher here, other recorders of calls by the library."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.compiler.is_compiling():
+        return graph.call(operator, values, spelling)
+    return getattr(_core, operator)(values, spelling)
 
 
 def documented_by(other: Callable[..., Any]) -> Callable[[F], F]:

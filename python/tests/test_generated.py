@@ -203,7 +203,7 @@ def test_a_type_checker_knows_the_package(tmp_path):
 def test_the_stub_of_the_module_has_its_names():
     stub = (GENERATOR.PACKAGE / "_core.pyi").read_text()
     functions = {n for n in vars(_core) if not n.startswith("__") and n != "operators"}
-    functions -= {n + end for n in DESCRIPTION for end in ("", "_reference", "_rounded", "_check")}
+    functions -= {n + end for n in DESCRIPTION for end in ("", "_reference", "_rounded", "_check", "_straight", "_shapes")}
     assert set(re.findall(r"^(?:def|class) ((?!__)\w+)", stub, re.M)) == functions
     for name in ("Layer", "Model", "PackedWeight"):
         (text,) = re.findall(rf"^class {name}:\n((?:    .*\n)+)", stub, re.M)

@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     Array,
     Result,
     operator,
+    run,
 )
 
 __all__ = [
@@ -62,7 +62,7 @@ def add_rms_norm(
     values = (
         x1, x2, gamma, epsilon, level, y, rstd, x,
     )  # fmt: skip
-    return _core.add_rms_norm(values, "add_rms_norm")
+    return run("add_rms_norm", values, "add_rms_norm")
 
 
 @operator
@@ -110,4 +110,4 @@ def npu_add_rms_norm(
     values = (
         x1, x2, gamma, epsilon, level, y, rstd, x,
     )  # fmt: skip
-    return _core.add_rms_norm(values, "npu_add_rms_norm")
+    return run("add_rms_norm", values, "npu_add_rms_norm")

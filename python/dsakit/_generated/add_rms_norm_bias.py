@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     Array,
     Result,
     operator,
+    run,
 )
 
 __all__ = [
@@ -64,7 +64,7 @@ def add_rms_norm_bias(
     values = (
         x1, x2, gamma, beta, epsilon, level, y, rstd, x,
     )  # fmt: skip
-    return _core.add_rms_norm_bias(values, "add_rms_norm_bias")
+    return run("add_rms_norm_bias", values, "add_rms_norm_bias")
 
 
 @operator
@@ -114,4 +114,4 @@ def npu_add_rms_norm_bias(
     values = (
         x1, x2, gamma, beta, epsilon, level, y, rstd, x,
     )  # fmt: skip
-    return _core.add_rms_norm_bias(values, "npu_add_rms_norm_bias")
+    return run("add_rms_norm_bias", values, "npu_add_rms_norm_bias")

@@ -4,13 +4,13 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     Array,
     DType,
     Result,
     dtype_integer,
     operator,
+    run,
 )
 
 __all__ = [
@@ -75,7 +75,7 @@ def dynamic_block_quant(
     values = (
         x, min_scale, round_mode, dst_type, row_block_size, col_block_size, dst_type_max, level, y, scale,
     )  # fmt: skip
-    return _core.dynamic_block_quant(values, "dynamic_block_quant")
+    return run("dynamic_block_quant", values, "dynamic_block_quant")
 
 
 @operator
@@ -134,4 +134,4 @@ def npu_dynamic_block_quant(
     values = (
         x, min_scale, round_mode, dst_type, row_block_size, col_block_size, dst_type_max, level, y, scale,
     )  # fmt: skip
-    return _core.dynamic_block_quant(values, "npu_dynamic_block_quant")
+    return run("dynamic_block_quant", values, "npu_dynamic_block_quant")

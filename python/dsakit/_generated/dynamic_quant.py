@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     Array,
     DType,
     Result,
     operator,
+    run,
 )
 
 __all__ = [
@@ -75,7 +75,7 @@ def dynamic_quant(
     values = (
         input, smooth_scales, group_index, dst_type, quant_mode, dst_type_max, level, y, scale,
     )  # fmt: skip
-    return _core.dynamic_quant(values, "dynamic_quant")
+    return run("dynamic_quant", values, "dynamic_quant")
 
 
 @operator
@@ -135,4 +135,4 @@ def npu_dynamic_quant(
     values = (
         input, smooth_scales, group_index, dst_type, quant_mode, dst_type_max, level, y, scale,
     )  # fmt: skip
-    return _core.dynamic_quant(values, "npu_dynamic_quant")
+    return run("dynamic_quant", values, "npu_dynamic_quant")

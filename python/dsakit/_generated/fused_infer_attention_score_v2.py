@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     Array,
     Lengths,
@@ -12,6 +11,7 @@ from ..calling import (
     one_tensor,
     only_none,
     operator,
+    run,
     without_lse,
 )
 
@@ -188,7 +188,7 @@ def fused_infer_attention_score_v2(
         query_quant_mode, key_quant_mode, value_quant_mode, inner_precise, return_softmax_lse, level, attention_out,
         softmax_lse, learnable_sink,
     )  # fmt: skip
-    result = _core.fused_infer_attention_score_v2(values, "fused_infer_attention_score_v2")
+    result = run("fused_infer_attention_score_v2", values, "fused_infer_attention_score_v2")
     return without_lse(result) if not return_softmax_lse and softmax_lse is None else result
 
 
@@ -359,5 +359,5 @@ def npu_fused_infer_attention_score_v2(
         query_quant_mode, key_quant_mode, value_quant_mode, inner_precise, return_softmax_lse, level, attention_out,
         softmax_lse, learnable_sink,
     )  # fmt: skip
-    result = _core.fused_infer_attention_score_v2(values, "npu_fused_infer_attention_score_v2")
+    result = run("fused_infer_attention_score_v2", values, "npu_fused_infer_attention_score_v2")
     return without_lse(result) if not return_softmax_lse and softmax_lse is None else result

@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     Array,
     Result,
     operator,
+    run,
 )
 
 __all__ = [
@@ -56,7 +56,7 @@ def interleave_rope(
     values = (
         x, cos, sin, level, y,
     )  # fmt: skip
-    return _core.interleave_rope(values, "interleave_rope")
+    return run("interleave_rope", values, "interleave_rope")
 
 
 @operator
@@ -98,4 +98,4 @@ def npu_interleave_rope(
     values = (
         x, cos, sin, level, y,
     )  # fmt: skip
-    return _core.interleave_rope(values, "npu_interleave_rope")
+    return run("interleave_rope", values, "npu_interleave_rope")

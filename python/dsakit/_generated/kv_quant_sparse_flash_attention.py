@@ -4,13 +4,13 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     Array,
     Lengths,
     Result,
     only_none,
     operator,
+    run,
 )
 
 __all__ = [
@@ -146,7 +146,7 @@ def kv_quant_sparse_flash_attention(
         tile_size, rope_head_dim, sinks, return_softmax_lse, index_check, numerics, level, attention_out,
         softmax_max, softmax_sum,
     )  # fmt: skip
-    result = _core.kv_quant_sparse_flash_attention(values, "kv_quant_sparse_flash_attention")
+    result = run("kv_quant_sparse_flash_attention", values, "kv_quant_sparse_flash_attention")
     return result if return_softmax_lse else result[0]
 
 
@@ -277,5 +277,5 @@ def npu_kv_quant_sparse_flash_attention(
         tile_size, rope_head_dim, sinks, return_softmax_lse, index_check, numerics, level, attention_out,
         softmax_max, softmax_sum,
     )  # fmt: skip
-    result = _core.kv_quant_sparse_flash_attention(values, "npu_kv_quant_sparse_flash_attention")
+    result = run("kv_quant_sparse_flash_attention", values, "npu_kv_quant_sparse_flash_attention")
     return result if return_softmax_lse else result[0]

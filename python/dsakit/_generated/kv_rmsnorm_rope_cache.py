@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     Array,
     Result,
     only_none,
     operator,
+    run,
 )
 
 __all__ = [
@@ -100,7 +100,7 @@ def kv_rmsnorm_rope_cache(
         kv, gamma, cos, sin, index, k_cache, ckv_cache, k_rope_scale, c_kv_scale, epsilon, cache_mode, is_output_kv,
         level, k_cache_out, ckv_cache_out, k_rope, c_kv,
     )  # fmt: skip
-    return _core.kv_rmsnorm_rope_cache(values, "kv_rmsnorm_rope_cache")
+    return run("kv_rmsnorm_rope_cache", values, "kv_rmsnorm_rope_cache")
 
 
 @operator
@@ -185,4 +185,4 @@ def npu_kv_rmsnorm_rope_cache(
         kv, gamma, cos, sin, index, k_cache, ckv_cache, k_rope_scale, c_kv_scale, epsilon, cache_mode, is_output_kv,
         level, k_cache_out, ckv_cache_out, k_rope, c_kv,
     )  # fmt: skip
-    return _core.kv_rmsnorm_rope_cache(values, "npu_kv_rmsnorm_rope_cache")
+    return run("kv_rmsnorm_rope_cache", values, "npu_kv_rmsnorm_rope_cache")

@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     Array,
     Result,
     only_none,
     operator,
+    run,
 )
 
 __all__ = [
@@ -104,7 +104,7 @@ def kv_rmsnorm_rope_cache_v2_functional(
         kv, gamma, cos, sin, index, k_cache, ckv_cache, k_rope_scale, c_kv_scale, epsilon, cache_mode, is_output_kv,
         level, k_cache_out, ckv_cache_out, k_rope, c_kv,
     )  # fmt: skip
-    return _core.kv_rmsnorm_rope_cache_v2_functional(values, "kv_rmsnorm_rope_cache_v2_functional")
+    return run("kv_rmsnorm_rope_cache_v2_functional", values, "kv_rmsnorm_rope_cache_v2_functional")
 
 
 @operator
@@ -193,4 +193,4 @@ def npu_kv_rmsnorm_rope_cache_v2_functional(
         kv, gamma, cos, sin, index, k_cache, ckv_cache, k_rope_scale, c_kv_scale, epsilon, cache_mode, is_output_kv,
         level, k_cache_out, ckv_cache_out, k_rope, c_kv,
     )  # fmt: skip
-    return _core.kv_rmsnorm_rope_cache_v2_functional(values, "npu_kv_rmsnorm_rope_cache_v2_functional")
+    return run("kv_rmsnorm_rope_cache_v2_functional", values, "npu_kv_rmsnorm_rope_cache_v2_functional")

@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     Array,
     Lengths,
     Result,
     operator,
+    run,
 )
 
 __all__ = [
@@ -98,7 +98,7 @@ def lightning_indexer(
         layout_key, sparse_count, sparse_mode, pre_tokens, next_tokens, return_value, numerics, level,
         sparse_indices, sparse_values,
     )  # fmt: skip
-    return _core.lightning_indexer(values, "lightning_indexer")
+    return run("lightning_indexer", values, "lightning_indexer")
 
 
 @operator
@@ -181,4 +181,4 @@ def npu_lightning_indexer(
         layout_key, sparse_count, sparse_mode, pre_tokens, next_tokens, return_value, numerics, level,
         sparse_indices, sparse_values,
     )  # fmt: skip
-    return _core.lightning_indexer(values, "npu_lightning_indexer")
+    return run("lightning_indexer", values, "npu_lightning_indexer")

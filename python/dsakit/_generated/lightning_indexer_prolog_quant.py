@@ -13,6 +13,7 @@ from ..calling import (
     Weight,
     documented_by,
     operator,
+    run,
 )
 
 __all__ = [
@@ -117,7 +118,7 @@ def lightning_indexer_prolog_quant(
     if more or other:
         form = pypto.FORMS["lightning_indexer_prolog_quant"]
         return form(_core.lightning_indexer_prolog_quant, values, "lightning_indexer_prolog_quant", more, other)
-    return _core.lightning_indexer_prolog_quant(values, "lightning_indexer_prolog_quant")
+    return run("lightning_indexer_prolog_quant", values, "lightning_indexer_prolog_quant")
 
 
 @operator
@@ -159,4 +160,4 @@ def lightning_indexer_prolog_quant_compute(
     if more or other:
         form = pypto.FORMS["lightning_indexer_prolog_quant"]
         return form(_core.lightning_indexer_prolog_quant, values, "lightning_indexer_prolog_quant_compute", more, other)
-    return _core.lightning_indexer_prolog_quant(values, "lightning_indexer_prolog_quant_compute")
+    return run("lightning_indexer_prolog_quant", values, "lightning_indexer_prolog_quant_compute")

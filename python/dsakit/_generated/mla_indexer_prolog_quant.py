@@ -13,6 +13,7 @@ from ..calling import (
     Weight,
     documented_by,
     operator,
+    run,
 )
 
 __all__ = [
@@ -151,7 +152,7 @@ def mla_indexer_prolog_quant(
     if more or other:
         form = pypto.FORMS["mla_indexer_prolog_quant"]
         return form(_core.mla_indexer_prolog_quant, values, "mla_indexer_prolog_quant", more, other)
-    return _core.mla_indexer_prolog_quant(values, "mla_indexer_prolog_quant")
+    return run("mla_indexer_prolog_quant", values, "mla_indexer_prolog_quant")
 
 
 @operator
@@ -205,7 +206,7 @@ def mla_indexer_prolog_quant_d(
     if more or other:
         form = pypto.FORMS["mla_indexer_prolog_quant"]
         return form(_core.mla_indexer_prolog_quant, values, "mla_indexer_prolog_quant_d", more, other)
-    return _core.mla_indexer_prolog_quant(values, "mla_indexer_prolog_quant_d")
+    return run("mla_indexer_prolog_quant", values, "mla_indexer_prolog_quant_d")
 
 
 @operator
@@ -259,4 +260,4 @@ def mla_indexer_prolog_quant_p(
     if more or other:
         form = pypto.FORMS["mla_indexer_prolog_quant"]
         return form(_core.mla_indexer_prolog_quant, values, "mla_indexer_prolog_quant_p", more, other)
-    return _core.mla_indexer_prolog_quant(values, "mla_indexer_prolog_quant_p")
+    return run("mla_indexer_prolog_quant", values, "mla_indexer_prolog_quant_p")

@@ -13,6 +13,7 @@ from ..calling import (
     Weight,
     documented_by,
     operator,
+    run,
 )
 
 __all__ = [
@@ -123,7 +124,7 @@ def mla_prolog_quant(
     if more or other:
         form = pypto.FORMS["mla_prolog_quant"]
         return form(_core.mla_prolog_quant, values, "mla_prolog_quant", more, other)
-    return _core.mla_prolog_quant(values, "mla_prolog_quant")
+    return run("mla_prolog_quant", values, "mla_prolog_quant")
 
 
 @operator
@@ -168,7 +169,7 @@ def mla_prolog_quant_compute(
     if more or other:
         form = pypto.FORMS["mla_prolog_quant"]
         return form(_core.mla_prolog_quant, values, "mla_prolog_quant_compute", more, other)
-    result = _core.mla_prolog_quant(values, "mla_prolog_quant_compute")
+    result = run("mla_prolog_quant", values, "mla_prolog_quant_compute")
     return result if q_norm_out is None or query_nope_out is None or query_rope_out is None else None
 
 
@@ -214,7 +215,7 @@ def mla_prolog_quant_d(
     if more or other:
         form = pypto.FORMS["mla_prolog_quant"]
         return form(_core.mla_prolog_quant, values, "mla_prolog_quant_d", more, other)
-    result = _core.mla_prolog_quant(values, "mla_prolog_quant_d")
+    result = run("mla_prolog_quant", values, "mla_prolog_quant_d")
     return result if q_norm_out is None or query_nope_out is None or query_rope_out is None else None
 
 
@@ -261,5 +262,5 @@ def mla_prolog_quant_p(
     if more or other:
         form = pypto.FORMS["mla_prolog_quant"]
         return form(_core.mla_prolog_quant, values, "mla_prolog_quant_p", more, other)
-    result = _core.mla_prolog_quant(values, "mla_prolog_quant_p")
+    result = run("mla_prolog_quant", values, "mla_prolog_quant_p")
     return result if q_norm_out is None or query_nope_out is None or query_rope_out is None else None

@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     Array,
     Result,
     Weight,
     operator,
+    run,
 )
 
 __all__ = [
@@ -120,7 +120,7 @@ def mla_prolog_v2(
         dequant_scale_w_dkv_kr, quant_scale_ckv, quant_scale_ckr, smooth_scales_cq, rmsnorm_epsilon_cq,
         rmsnorm_epsilon_ckv, cache_mode, level, query, query_rope, kv_cache_out, kr_cache_out, dequant_scale_q_nope,
     )  # fmt: skip
-    return _core.mla_prolog_v2(values, "mla_prolog_v2")
+    return run("mla_prolog_v2", values, "mla_prolog_v2")
 
 
 @operator
@@ -225,4 +225,4 @@ def npu_mla_prolog_v2(
         dequant_scale_w_dkv_kr, quant_scale_ckv, quant_scale_ckr, smooth_scales_cq, rmsnorm_epsilon_cq,
         rmsnorm_epsilon_ckv, cache_mode, level, query, query_rope, kv_cache_out, kr_cache_out, dequant_scale_q_nope,
     )  # fmt: skip
-    return _core.mla_prolog_v2(values, "npu_mla_prolog_v2")
+    return run("mla_prolog_v2", values, "npu_mla_prolog_v2")

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     ABSENT,
     Array,
@@ -13,6 +12,7 @@ from ..calling import (
     Weight,
     only_none,
     operator,
+    run,
     tolerate,
 )
 
@@ -175,7 +175,7 @@ def mla_prolog_v3(
         kv_cache_quant_mode, query_quant_mode, ckvkr_repo_mode, quant_scale_repo_mode, tile_size, qc_qr_scale,
         kc_scale, level, query, query_rope, dequant_scale_q_nope, query_norm, dequant_scale_q_norm,
     )  # fmt: skip
-    return _core.mla_prolog_v3(values, "mla_prolog_v3")
+    return run("mla_prolog_v3", values, "mla_prolog_v3")
 
 
 @operator
@@ -331,4 +331,4 @@ def npu_mla_prolog_v3(
         kv_cache_quant_mode, query_quant_mode, ckvkr_repo_mode, quant_scale_repo_mode, tile_size, qc_qr_scale,
         kc_scale, level, query, query_rope, dequant_scale_q_nope, query_norm, dequant_scale_q_norm,
     )  # fmt: skip
-    return _core.mla_prolog_v3(values, "npu_mla_prolog_v3")
+    return run("mla_prolog_v3", values, "npu_mla_prolog_v3")

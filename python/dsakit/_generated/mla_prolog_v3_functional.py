@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     ABSENT,
     Array,
@@ -13,6 +12,7 @@ from ..calling import (
     Weight,
     only_none,
     operator,
+    run,
     tolerate,
 )
 
@@ -182,7 +182,7 @@ def mla_prolog_v3_functional(
         kc_scale, level, query, query_rope, dequant_scale_q_nope, query_norm, dequant_scale_q_norm, kv_cache_out,
         kr_cache_out,
     )  # fmt: skip
-    return _core.mla_prolog_v3_functional(values, "mla_prolog_v3_functional")
+    return run("mla_prolog_v3_functional", values, "mla_prolog_v3_functional")
 
 
 @operator
@@ -345,4 +345,4 @@ def npu_mla_prolog_v3_functional(
         kc_scale, level, query, query_rope, dequant_scale_q_nope, query_norm, dequant_scale_q_norm, kv_cache_out,
         kr_cache_out,
     )  # fmt: skip
-    return _core.mla_prolog_v3_functional(values, "npu_mla_prolog_v3_functional")
+    return run("mla_prolog_v3_functional", values, "npu_mla_prolog_v3_functional")

@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     Array,
     Result,
     operator,
+    run,
 )
 
 __all__ = [
@@ -54,4 +54,4 @@ def pack_kv_rows(
     values = (
         codes, rope, scales, level, rows,
     )  # fmt: skip
-    return _core.pack_kv_rows(values, "pack_kv_rows")
+    return run("pack_kv_rows", values, "pack_kv_rows")

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     ABSENT,
     Array,
@@ -12,6 +11,7 @@ from ..calling import (
     Result,
     only_none,
     operator,
+    run,
     zero_in_portable,
 )
 
@@ -112,7 +112,7 @@ def quant_lightning_indexer(
         actual_seq_lengths_query, actual_seq_lengths_key, block_table, layout_query, layout_key, sparse_count,
         sparse_mode, pre_tokens, next_tokens, numerics, level, sparse_indices,
     )  # fmt: skip
-    return _core.quant_lightning_indexer(values, "quant_lightning_indexer")
+    return run("quant_lightning_indexer", values, "quant_lightning_indexer")
 
 
 @operator
@@ -208,7 +208,7 @@ def npu_quant_lightning_indexer(
         actual_seq_lengths_query, actual_seq_lengths_key, block_table, layout_query, layout_key, sparse_count,
         sparse_mode, pre_tokens, next_tokens, numerics, level, sparse_indices,
     )  # fmt: skip
-    return _core.quant_lightning_indexer(values, "npu_quant_lightning_indexer")
+    return run("quant_lightning_indexer", values, "npu_quant_lightning_indexer")
 
 
 @operator
@@ -301,4 +301,4 @@ def npu_lightning_indexer_quant(
         actual_seq_lengths_query, actual_seq_lengths_key, block_table, layout_query, layout_key, sparse_count,
         sparse_mode, pre_tokens, next_tokens, numerics, level, sparse_indices,
     )  # fmt: skip
-    return _core.quant_lightning_indexer(values, "npu_lightning_indexer_quant")
+    return run("quant_lightning_indexer", values, "npu_lightning_indexer_quant")

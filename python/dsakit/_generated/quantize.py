@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     Array,
     DType,
     Result,
     operator,
+    run,
 )
 
 __all__ = [
@@ -74,7 +74,7 @@ def quantize(
     values = (
         input, scales, zero_points, dtype, axis, div_mode, level, y,
     )  # fmt: skip
-    return _core.quantize(values, "quantize")
+    return run("quantize", values, "quantize")
 
 
 @operator
@@ -133,4 +133,4 @@ def npu_quantize(
     values = (
         input, scales, zero_points, dtype, axis, div_mode, level, y,
     )  # fmt: skip
-    return _core.quantize(values, "npu_quantize")
+    return run("quantize", values, "npu_quantize")

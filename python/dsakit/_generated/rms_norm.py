@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     Array,
     Result,
     operator,
+    run,
 )
 
 __all__ = [
@@ -57,7 +57,7 @@ def rms_norm(
     values = (
         self, gamma, epsilon, level, y, rstd,
     )  # fmt: skip
-    return _core.rms_norm(values, "rms_norm")
+    return run("rms_norm", values, "rms_norm")
 
 
 @operator
@@ -100,4 +100,4 @@ def npu_rms_norm(
     values = (
         self, gamma, epsilon, level, y, rstd,
     )  # fmt: skip
-    return _core.rms_norm(values, "npu_rms_norm")
+    return run("rms_norm", values, "npu_rms_norm")

@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     Array,
     Result,
     operator,
+    run,
 )
 
 __all__ = [
@@ -64,7 +64,7 @@ def rotary_mul(
     values = (
         x, r1, r2, rotary_mode, rotate, level, y,
     )  # fmt: skip
-    return _core.rotary_mul(values, "rotary_mul")
+    return run("rotary_mul", values, "rotary_mul")
 
 
 @operator
@@ -114,4 +114,4 @@ def npu_rotary_mul(
     values = (
         x, r1, r2, rotary_mode, rotate, level, y,
     )  # fmt: skip
-    return _core.rotary_mul(values, "npu_rotary_mul")
+    return run("rotary_mul", values, "npu_rotary_mul")

@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     Array,
     Lengths,
     Result,
     operator,
+    run,
 )
 
 __all__ = [
@@ -123,7 +123,7 @@ def sparse_flash_attention(
         pre_tokens, next_tokens, attention_mode, return_softmax_lse, sinks, index_check, numerics, level,
         attention_out, softmax_max, softmax_sum,
     )  # fmt: skip
-    return _core.sparse_flash_attention(values, "sparse_flash_attention")
+    return run("sparse_flash_attention", values, "sparse_flash_attention")
 
 
 @operator
@@ -231,4 +231,4 @@ def npu_sparse_flash_attention(
         pre_tokens, next_tokens, attention_mode, return_softmax_lse, sinks, index_check, numerics, level,
         attention_out, softmax_max, softmax_sum,
     )  # fmt: skip
-    return _core.sparse_flash_attention(values, "npu_sparse_flash_attention")
+    return run("sparse_flash_attention", values, "npu_sparse_flash_attention")

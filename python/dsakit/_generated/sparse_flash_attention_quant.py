@@ -13,6 +13,7 @@ from ..calling import (
     Result,
     documented_by,
     operator,
+    run,
 )
 
 __all__ = [
@@ -106,7 +107,7 @@ def sparse_flash_attention_quant(
     )  # fmt: skip
     if pypto.is_published_attention(more, other, attention_out, b, s1):
         return pypto.attention(_core.sparse_flash_attention_quant, values, "sparse_flash_attention_quant", more, other)
-    return _core.sparse_flash_attention_quant(values, "sparse_flash_attention_quant")
+    return run("sparse_flash_attention_quant", values, "sparse_flash_attention_quant")
 
 
 @operator
@@ -148,7 +149,7 @@ def sparse_flash_attention_quant_d(
         s1, nq, n_kv, softmax_scale, topk, block_size, numerics, level, attention_out,
     )  # fmt: skip
     with pypto.as_written(written):
-        _core.sparse_flash_attention_quant(values, "sparse_flash_attention_quant_d")
+        run("sparse_flash_attention_quant", values, "sparse_flash_attention_quant_d")
 
 
 @operator
@@ -190,7 +191,7 @@ def sparse_flash_attention_quant_p(
         s1, nq, n_kv, softmax_scale, topk, block_size, numerics, level, attention_out,
     )  # fmt: skip
     with pypto.as_written(written):
-        _core.sparse_flash_attention_quant(values, "sparse_flash_attention_quant_p")
+        run("sparse_flash_attention_quant", values, "sparse_flash_attention_quant_p")
 
 
 @operator
@@ -232,7 +233,7 @@ def sparse_flash_attention_quant_d_950(
         s1, nq, n_kv, softmax_scale, topk, block_size, numerics, level, attention_out,
     )  # fmt: skip
     with pypto.as_written(written):
-        _core.sparse_flash_attention_quant(values, "sparse_flash_attention_quant_d_950")
+        run("sparse_flash_attention_quant", values, "sparse_flash_attention_quant_d_950")
 
 
 @operator
@@ -274,4 +275,4 @@ def sparse_flash_attention_quant_compute(
         s1, nq, n_kv, softmax_scale, topk, block_size, numerics, level, attention_out,
     )  # fmt: skip
     with pypto.as_written(written):
-        _core.sparse_flash_attention_quant(values, "sparse_flash_attention_quant_compute")
+        run("sparse_flash_attention_quant", values, "sparse_flash_attention_quant_compute")

@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     Array,
     Result,
     operator,
+    run,
 )
 
 __all__ = [
@@ -54,7 +54,7 @@ def swiglu(
     values = (
         self, dim, level, y,
     )  # fmt: skip
-    return _core.swiglu(values, "swiglu")
+    return run("swiglu", values, "swiglu")
 
 
 @operator
@@ -94,4 +94,4 @@ def npu_swiglu(
     values = (
         self, dim, level, y,
     )  # fmt: skip
-    return _core.swiglu(values, "npu_swiglu")
+    return run("swiglu", values, "npu_swiglu")

@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     Array,
     DType,
     Result,
     operator,
+    run,
 )
 
 __all__ = [
@@ -61,4 +61,4 @@ def unpack_kv_rows(
     values = (
         rows, rope_head_dim, tile_size, rope_dtype, level, codes, rope, scales,
     )  # fmt: skip
-    return _core.unpack_kv_rows(values, "unpack_kv_rows")
+    return run("unpack_kv_rows", values, "unpack_kv_rows")

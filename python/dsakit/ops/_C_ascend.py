@@ -19,6 +19,7 @@ from ..calling import (
     Result,
     only_none,
     operator,
+    run,
 )
 
 __all__ = [
@@ -136,7 +137,7 @@ def npu_sparse_flash_attention(
         pre_tokens, next_tokens, attention_mode, return_softmax_lse, None, index_check, numerics, level,
         attention_out, softmax_max, softmax_sum,
     )  # fmt: skip
-    return _core.sparse_flash_attention(values, "npu_sparse_flash_attention")
+    return run("sparse_flash_attention", values, "npu_sparse_flash_attention")
 
 
 @operator
@@ -266,4 +267,4 @@ def npu_kv_quant_sparse_flash_attention(
         tile_size, rope_head_dim, sinks, return_softmax_lse, index_check, numerics, level, attention_out,
         softmax_max, softmax_sum,
     )  # fmt: skip
-    return _core.kv_quant_sparse_flash_attention(values, "npu_kv_quant_sparse_flash_attention")
+    return run("kv_quant_sparse_flash_attention", values, "npu_kv_quant_sparse_flash_attention")

@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     Array,
     Lengths,
     Result,
     operator,
+    run,
 )
 
 __all__ = [
@@ -94,7 +94,7 @@ def npu_quant_lightning_indexer(
         actual_seq_lengths_query, actual_seq_lengths_key, block_table, layout_query, layout_key, sparse_count,
         sparse_mode, 9223372036854775807, 9223372036854775807, numerics, level, sparse_indices,
     )  # fmt: skip
-    return _core.quant_lightning_indexer(values, "npu_quant_lightning_indexer")
+    return run("quant_lightning_indexer", values, "npu_quant_lightning_indexer")
 
 
 @operator
@@ -173,4 +173,4 @@ def npu_lightning_indexer_quant(
         actual_seq_lengths_query, actual_seq_lengths_key, block_table, layout_query, layout_key, sparse_count,
         sparse_mode, 9223372036854775807, 9223372036854775807, numerics, level, sparse_indices,
     )  # fmt: skip
-    return _core.quant_lightning_indexer(values, "npu_lightning_indexer_quant")
+    return run("quant_lightning_indexer", values, "npu_lightning_indexer_quant")

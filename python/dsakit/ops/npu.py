@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..operators import (
     npu_add_rms_norm,
     npu_add_rms_norm_bias,
@@ -42,6 +41,7 @@ from ..calling import (
     Lengths,
     Result,
     operator,
+    run,
 )
 
 __all__ = [
@@ -151,5 +151,5 @@ def lightning_indexer(
         layout_key, sparse_count, sparse_mode, 9223372036854775807, 9223372036854775807, False, numerics, level,
         sparse_indices, sparse_values,
     )  # fmt: skip
-    result = _core.lightning_indexer(values, "lightning_indexer")
+    result = run("lightning_indexer", values, "lightning_indexer")
     return result[0]

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch_npu that computes on the CPU: after `dsakit.npu.install()`, `import torch_npu` and the operators that engines look for
+in torch.ops give dsakit's."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+from ..errors import raise_error, shown
+
+_lock = threading.RLock()
+_installed = False
+_defined: dict[tuple[str, str], tuple[str, Any]] = {}  # namespace and name -> schema, library
+
+
+_beside_libraries: list[Any] = []
+
+
+def _need_torch() -> None:
+    import torch
+
+    version = tuple(int(n) for n in torch.__version__.split("+")[0].split(".")[:2])
+    if version < (2, 13):
+        raise_error("UNSUPPORTED", "dsakit.npu", "torch", "", f"is {torch.__version__}", "2.13 or later")
+
+
+def install(
+    *,
+    level: str = "portable",
+    soc: str = "A2",
+    vllm_ascend: str | None = None,
+    devices: int = 1,
+    host_copies: bool = True,
+    force: bool = False,
+) -> bool:
+    """Puts the face in place, or changes its options. False: a real torch_npu is there, and is left alone (`force` registers
+    kernels for CPU tensors beside it).
+
+    level          "strict" refuses what Atlas A2/A3 would
+    soc            "A2" or "A3": what torch.npu reports
+    vllm_ascend    the release of vllm-ascend whose forms are offered, "0.11" .. "main"; None: the installed one
+    devices        how many devices there are
+    host_copies    x.cpu() copies, so that snapshots do not follow caches
+    """
+    global _installed
+    _need_torch()
+    with _lock:
+        real = sys.modules.get("torch_npu")
+        if real is not None and not _installed:
+            if force:
+                _beside(real)
+            return False
+        from . import device, forms, inventory, modules, packet, releases, runtime
+        from .levels import check, set_installed
+
+        if soc not in runtime.SOC_VERSIONS:
+            known = isinstance(soc, str) and soc.startswith(("310", "950", "A5"))
+            status = "UNSUPPORTED" if known else "INVALID_ARGUMENT"
+            raise_error(status, "dsakit.npu", "soc", "", f"is {shown(soc)}", '"A2" or "A3"')
+        if not isinstance(devices, int) or isinstance(devices, bool) or devices < 1:
+            raise_error("INVALID_ARGUMENT", "dsakit.npu", "devices", "", f"is {shown(devices)}", "a number >= 1")
+        row = releases.release(vllm_ascend)
+        check(level)
+        if _installed:
+            uninstall()
+        set_installed(level)
+        runtime.count, runtime.soc = devices, soc
+        npu = modules.npu_module()
+        try:
+            device.install(npu, host_copies)
+            top = modules.install(npu, soc)
+            inventory.offered.clear()
+            inventory.offered["torch_npu"] = {}
+            for form in forms.all_forms(row):
+                for space in form.spaces:
+                    made = _define(packet, space, form)
+                    if not form.page:
+                        continue
+                    inventory.offered.setdefault(f"torch.ops.{space}", {})[form.name] = form.page
+                    if space in ("npu", "custom") and not form.name in vars(top):
+                        setattr(top, form.name, made)
+                        inventory.offered["torch_npu"][form.name] = form.page
+            for name in "get_npu_format npu_format_cast_ Format empty_with_format empty_with_swapped_memory".split():
+                inventory.offered["torch_npu"][name] = "fractal_nz"
+            device.warn_of_earlier_kernels()
+        except BaseException:
+            _remove()
+            raise
+        _installed = True
+        return True
+
+
+def _define(packet: Any, space: str, form: Any) -> Any:
+    """One operator: its schema, a kernel that calls the function for every key, and the object that stands under its name.
+    torch keeps it after uninstall(), which takes the object away: other threads may be about to call it."""
+    import torch
+
+    schema, library = _defined.get((space, form.name), ("", None))
+    if schema != form.schema:
+        if library is not None:
+            library._destroy()
+        library = torch.library.Library(space, "FRAGMENT")
+        library.define(form.schema, tags=(torch.Tag.pt2_compliant_tag,))
+        library.impl(form.name, form.function, "CompositeImplicitAutograd")
+        _defined[space, form.name] = form.schema, library
+    namespace = getattr(torch.ops, space)
+    if not hasattr(type(namespace), "dsakit"):
+        namespace.__class__ = _refusing(type(namespace))
+    made = packet.packet(space, form.name, form.function)
+    if form.name.endswith(("score", "score_v2")) and not form.name.startswith("_"):
+        from . import fia
+
+        flag = "softmax_lse_flag" if form.name == fia.V1 else "return_softmax_lse"
+        made.__dict__["out"] = fia.out_form(form.function, flag)
+    vars(namespace)[form.name] = made
+    return made
+
+
+def _refusing(namespace: type) -> type:
+    """The class of a namespace of torch.ops that points to the nearest name."""
+    from . import inventory
+
+    class Namespace(namespace):  # type: ignore[misc]
+        dsakit = True
+
+        def __getattr__(self, name: str) -> Any:
+            ours = (self.name, name) in _defined
+            try:
+                if not ours:
+                    return super().__getattr__(name)
+            except AttributeError:
+                if name.startswith("__") or not _installed:
+                    raise
+            if not _installed:
+                raise AttributeError(f"'_OpNamespace' '{self.name}' object has no attribute '{name}'")
+            inventory.refuse(f"torch.ops.{self.name}", name)
+
+    return Namespace
+
+
+def uninstall() -> None:
+    """Takes the face away. The device name "npu" stays known to torch."""
+    global _installed
+    with _lock:
+        if _installed:
+            _remove()
+        _installed = False
+
+
+def _remove() -> None:
+    from . import device, inventory, modules
+
+    modules.remove()
+    import torch
+
+    for space, name in _defined:
+        vars(getattr(torch.ops, space)).pop(name, None)
+    device.restore()
+    inventory.offered.clear()
+
+
+def _beside(real: Any) -> None:
+    """Kernels for CPU tensors of a real torch_npu's operators, where its schemas are ours."""
+    import warnings
+
+    import torch
+
+    from . import forms, releases
+
+    library = torch.library.Library("npu", "FRAGMENT")
+    _beside_libraries.append(library)
+    other = []
+    for form in forms.all_forms(releases.release(None)):
+        if "npu" not in form.spaces:
+            continue
+        try:
+            theirs = str(getattr(torch.ops.npu, form.name).default._schema)
+        except AttributeError:
+            continue
+        if theirs.removeprefix("npu::") == form.schema:
+            library.impl(form.name, form.function, "CPU")
+        else:
+            other.append(form.name)
+    if other:
+        warnings.warn(f"dsakit.npu: torch_npu has other schemas of {', '.join(other)}", stacklevel=3)
+
+
+def installed() -> bool:
+    """Whether the face is in place."""
+    return _installed
+
+
+def names() -> list[Any]:
+    """Every name, with its state ("computed" or "refused"), its page, and the nearest name that is computed."""
+    from . import inventory
+
+    with _lock:
+        if _installed:
+            return inventory.all_names()
+        install()
+        try:
+            return inventory.all_names()
+        finally:
+            uninstall()
+
+
+def level(level: str) -> Any:
+    """A context in which calls of this thread run at `level`."""
+    from .levels import level as at
+
+    return at(level)
+
+
+__all__ = ["install", "installed", "level", "names", "uninstall"]

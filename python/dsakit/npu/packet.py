@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stands under a name: torch's own object for an operator, which goes straight to the library in plain calls."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import OpOverloadPacket
+
+from .. import _core
+from ..calling import ABSENT
+from ..errors import raise_error, shown
+from . import formats
+from .levels import current
+
+OURS = ("level", "index_check", "numerics")  # parameters that the documents do not have
+# op-plugin's numbers of dtypes
+DTYPES = {
+    0: torch.uint8, 1: torch.int8, 3: torch.int32, 5: torch.float16, 6: torch.float32, 12: torch.qint8, 13: torch.quint8,
+    14: torch.qint32, 15: torch.bfloat16, 16: torch.quint4x2,
+}  # fmt: skip
+
+_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
+
+
+class Packet(OpOverloadPacket):  # type: ignore[type-arg]
+    """An operator packet whose plain calls do not pass the dispatcher: a Python kernel behind it costs ten times more."""
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        if _modes[0]() or _modes[1]() or torch.compiler.is_compiling():
+            return self._op(*args, **kwargs)
+        return self.straight(*args, **kwargs)
+
+    def overloads(self) -> list[str]:
+        return super().overloads() + ["out"] * ("out" in self.__dict__)
+
+
+def packet(space: str, name: str, straight: Callable[..., Any]) -> Packet:
+    """The object of an operator that has been defined."""
+    found = torch._ops._OpNamespace(space).__getattr__(name)
+    made = Packet.__new__(Packet)
+    made.__dict__.update(found.__dict__)
+    made.__dict__["straight"] = straight
+    made.__doc__ = straight.__doc__
+    return made
+
+
+def description_of(operator: str) -> dict[str, Any]:
+    return _core.describe()[operator]
+
+
+class Documented:
+    """A function of the package as torch_npu has it: without parameters of our own, at the level of the thread, no memory
+    for results, dtypes as torch_npu writes them."""
+
+    def __init__(self, function: Callable[..., Any], operator: str, defaults: dict[str, Any] | None = None):
+        self.function, self.operator = function, operator
+        d = description_of(operator)
+        self.fields = {f["name"]: f for f in d["fields"]}
+        outs = [n for n, f in self.fields.items() if f["role"] == "out" or f["role"] == "hint"]
+        own = inspect.signature(function).parameters.values()
+        self.parameters = [p for p in own if p.name not in OURS and p.name not in outs]
+        self.names = frozenset(p.name for p in self.parameters)
+        self.positional = [p.name for p in self.parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        self.dtypes = [n for n in self.names if self.fields[n]["kind"] == "dtype" and self.fields[n]["role"] == "attribute"]
+        self.weights = [n for n in self.names if self.fields[n]["kind"] == "weight"]
+        self.defaults = defaults or {}
+        self.has_level = "level" in self.fields
+        self.__name__, self.__doc__ = function.__name__, function.__doc__
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs.keys() <= self.names:
+            unknown = next(k for k in kwargs if k not in self.names)
+            raise TypeError(f"{self.__name__}() got an unexpected keyword argument {unknown!r}")
+        if len(args) > len(self.positional):
+            raise TypeError(f"{self.__name__}() takes {len(self.positional)} positional arguments, {len(args)} are given")
+        level = current()
+        if self.dtypes or level == "strict" or self.defaults:
+            kwargs = self.defaults | dict(zip(self.positional, args)) | kwargs
+            args = ()
+            for n in self.dtypes:
+                if n in kwargs and self.fields[n]["dtypes"] != "int":
+                    kwargs[n] = dtype_of(self.__name__, n, kwargs[n])
+            if level == "strict":
+                kwargs |= {n: formats.tagged(kwargs[n]) for n in self.weights if n in kwargs}
+        if self.has_level:
+            kwargs["level"] = level
+        return self.function(*args, **kwargs)
+
+    def schema(self, name: str, returns: str | None = None) -> str:
+        """Its schema; `returns`: in place of one fresh tensor for each result."""
+        words: list[str] = []
+        star = False
+        letters = dict(zip((n for n, f in self.fields.items() if f["role"].startswith("inout")), "abcdefgh"))
+        for p in self.parameters:
+            if p.kind is p.KEYWORD_ONLY and not star:
+                words.append("*")
+                star = True
+            kind = type_of(self.fields[p.name], letters.get(p.name))
+            default = self.defaults.get(p.name, p.default)
+            if default is ABSENT:
+                default = None if kind.endswith("?") else 0
+            text = f'"{default}"' if isinstance(default, str) else repr(default)
+            words.append(f"{kind} {p.name}" + ("" if default is p.empty else "=" + text))
+        if returns is None:
+            d = description_of(self.operator)
+            types = [
+                f"Tensor({letters[n.removesuffix('_out')]}!)" if n.removesuffix("_out") in letters else "Tensor"
+                for n in d["results"]
+            ]
+            returns = types[0] if len(types) == 1 else f"({', '.join(types)})"
+        return f"{name}({', '.join(words)}) -> {returns}"
+
+
+def type_of(field: dict[str, Any], letter: str | None) -> str:
+    role, kind = field["role"], field["kind"]
+    if kind == "dtype":
+        return "int?" if role == "reserved" else "int" if field["dtypes"] == "int" else "ScalarType?"
+    if role == "attribute":
+        return field["dtypes"] + "?" * (field["default"] is None and not field["required"])
+    if kind == "lengths" and "int64" in field["dtypes"]:
+        return "SymInt[]?"
+    optional = role.endswith("_opt") or role in ("reserved", "tolerated")
+    return (f"Tensor({letter}!)" if letter else "Tensor") + "?" * optional
+
+
+def dtype_of(operator: str, name: str, value: Any) -> Any:
+    """A dtype as torch_npu takes it: one of torch or numpy, a string, or op-plugin's number."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return value
+    if value not in DTYPES:
+        status = "UNSUPPORTED" if value in (290, 293, 296) else "INVALID_ARGUMENT"
+        raise_error(status, operator, name, "", f"is {shown(value)}", "one of " + ", ".join(map(str, DTYPES)))
+    return DTYPES[value]

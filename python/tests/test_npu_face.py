@@ -1,0 +1,484 @@
+# SPDX-License-Identifier: Apache-2.0
+"""dsakit.npu: names, calls, refusals, devices, formats; what is installed is taken away again."""
+
+import pathlib
+import re
+import subprocess
+import sys
+import threading
+import unittest.mock
+
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.13")
+
+import dsakit  # noqa: E402
+import dsakit.npu  # noqa: E402
+from dsakit.npu import fia, forms, inventory  # noqa: E402
+from oracle.calls import CALLS  # noqa: E402
+from oracle.harness import assert_same, to_numpy, to_torch  # noqa: E402
+
+
+@pytest.fixture
+def npu():
+    dsakit.npu.install()
+    import torch_npu
+
+    yield torch_npu
+    dsakit.npu.uninstall()
+
+
+ROLES = {name: {f["name"]: f["role"] for f in d["fields"]} for name, d in dsakit._core.describe().items()}
+
+
+def documented_calls():
+    """Small calls of operators that stand in torch_npu: name there, inputs."""
+    for id, call in CALLS.items():
+        name = "npu_" + call.operator
+        if any(name in names.split() for names, _ in inventory.SAME):
+            yield pytest.param(name, id, id=id)
+
+
+def inputs(id):
+    """Inputs as torch_npu knows them, without NaN in unused rows."""
+    call, made = CALLS[id], {}
+    for key, value in call.make().items():
+        if ROLES[call.operator][key] != "out":
+            value = to_torch(value)
+            is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
+            made[key] = torch.nan_to_num(value) if is_float else value
+    return made
+
+
+def results_of(results):
+    return results if isinstance(results, (tuple, list)) else (results,)
+
+
+@pytest.mark.parametrize("name, id", documented_calls())
+def test_calls_are_the_packages(npu, name, id):
+    """Eager, through the dispatcher, fake and compiled: the same results and caches."""
+    args, want_args = inputs(id), inputs(id)
+    want = results_of(getattr(dsakit, name)(**want_args))
+    graph_args = {k: getattr(torch, v) if v in ("qint8", "quint4x2", "bfloat16") else v for k, v in inputs(id).items()
+                  if not isinstance(v, torch.Tensor)}  # fmt: skip
+    function = getattr(npu, name)
+    required = {a.name: None for a in function.default._schema.arguments if not a.has_default_value()}
+    dispatched = required | inputs(id) | graph_args
+    compiled = required | inputs(id) | graph_args
+    assert function is getattr(torch.ops.npu, name)
+    torch._dynamo.reset()
+    if name == "npu_kv_quant_sparse_flash_attention":  # three results in eager calls only
+        dispatched["return_softmax_lse"] = compiled["return_softmax_lse"] = False
+    ways = {
+        "eager": (function(**args), args),
+        "dispatched": (function.default(**dispatched), dispatched),
+        "compiled": (torch.compile(lambda **k: function(**k), backend="aot_eager", fullgraph=True)(**compiled), compiled),
+    }
+    for way, (got, given) in ways.items():
+        for a, b in zip(results_of(got), want):
+            assert_same(to_numpy(a), to_numpy(b), way)
+        for key, value in given.items():
+            if isinstance(value, torch.Tensor):
+                assert torch.equal(value, want_args[key]), (way, key)
+    with torch._subclasses.FakeTensorMode() as mode:
+        fake = function(**{k: mode.from_tensor(v) if torch.is_tensor(v) else v for k, v in dispatched.items()})
+    assert [(f.shape, f.dtype) for f in results_of(fake)] == [(w.shape, w.dtype) for w in want[: len(results_of(fake))]]
+
+
+@pytest.mark.parametrize("name, id", documented_calls())
+def test_opcheck(npu, name, id):
+    args = inputs(id)
+    if name == "npu_kv_quant_sparse_flash_attention":
+        args["return_softmax_lse"] = False
+    for key, value in args.items():
+        if value in ("qint8", "quint4x2") if isinstance(value, str) else False:
+            args[key] = getattr(torch, value)
+    schema = getattr(torch.ops.npu, name).default._schema
+    positional = [a.name for a in schema.arguments if not a.kwarg_only]
+    defaults = {a.name: a.default_value for a in schema.arguments}
+    values = tuple(args.pop(n, defaults[n]) for n in positional)
+    torch.library.opcheck(getattr(torch.ops.npu, name).default, values, args)
+
+
+def test_every_refused_name_points_somewhere(npu):
+    for patterns, nearest in inventory.REFUSED:
+        for pattern in patterns.split():
+            name = pattern.replace("*", "x") if "*" in pattern else pattern
+            for space in (npu, torch.ops.npu, torch.ops._C_ascend, torch.ops.custom):
+                if space is torch.ops._C_ascend and name in ("bgmv_expand", "sgmv_expand"):
+                    continue
+                assert not hasattr(space, name)
+                with pytest.raises(dsakit.Error, match="not computed") as caught:
+                    getattr(space, name)
+                assert isinstance(caught.value, NotImplementedError) and isinstance(caught.value, AttributeError)
+                assert caught.value.status == "UNSUPPORTED" and nearest in str(caught.value)
+
+
+def test_sentences(npu):
+    with pytest.raises(AttributeError) as caught:
+        npu.npu_fusion_attention  # noqa: B018
+    assert str(caught.value) == (
+        "torch_npu: npu_fusion_attention is not computed, wanted npu_fused_infer_attention_score_v2 (dense attention)"
+    )
+    with pytest.raises(AttributeError) as caught:
+        torch.ops._C_ascend.npu_lightning_indxer  # noqa: B018
+    assert str(caught.value) == (
+        "torch.ops._C_ascend: npu_lightning_indxer is unknown, wanted npu_lightning_indexer (nearest name)"
+    )
+    with pytest.raises(ImportError):
+        from torch_npu import npu_fusion_attention  # noqa: F401
+    with pytest.raises(dsakit.Error, match="bgmv_expand is not computed"):
+        x = torch.zeros(1, 1)
+        torch.ops._C_ascend.bgmv_expand(x, x, x, x, 0, 1)
+
+
+def test_names(npu):
+    names = {n.name: n for n in dsakit.npu.names()}
+    assert names["torch_npu.npu_mla_prolog_v3"].page == "mla_prolog"
+    assert names["npu_ring_mla"].state == "refused"
+    root = pathlib.Path(__file__).parent.parent.parent / "docs" / "operators"
+    for name in names.values():
+        if name.state == "computed":
+            space, _, short = name.name.rpartition(".")
+            module = npu if space == "torch_npu" else getattr(torch.ops, space.removeprefix("torch.ops."))
+            assert hasattr(module, short), name
+            assert (root / f"{name.page}.md").exists(), name
+        else:
+            assert name.nearest
+
+
+def test_keywords_are_upstreams(npu):
+    x = torch.ones(1, 1, 1, 8)
+    for keyword in ("level", "y", "nothing"):
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{keyword}'"):
+            npu.npu_rotary_mul(x, x, x, **{keyword: "strict"})
+    with pytest.raises(TypeError, match="positional"):
+        npu.npu_rotary_mul(x, x, x, "half", None, "portable")
+
+
+def test_level_is_a_threads(npu):
+    x = torch.ones(1, 1, 1, 1024, dtype=torch.bfloat16)
+    npu.npu_rotary_mul(x, x, x)
+    seen = []
+    with dsakit.npu.level("strict"):
+        with pytest.raises(dsakit.Error, match="strict: Atlas A2/A3"):
+            npu.npu_rotary_mul(x, x, x)
+        thread = threading.Thread(target=lambda: seen.append(npu.npu_rotary_mul(x, x, x)))
+        thread.start()
+        thread.join()
+    assert len(seen) == 1
+    npu.npu_rotary_mul(x, x, x)
+    dsakit.npu.install(level="strict")
+    with pytest.raises(dsakit.Error, match="strict: Atlas A2/A3"):
+        torch.ops.npu.npu_rotary_mul(x, x, x)
+
+
+def test_dtypes_are_numbers_too(npu):
+    x, scales = torch.tensor([[1.0, -2.0, 3.5, 300.0]]), torch.tensor([1.0])
+    want = npu.npu_quantize(x, scales, None, torch.qint8, -1)
+    for dtype in (12, "qint8"):
+        assert torch.equal(npu.npu_quantize(x, scales, None, dtype, -1), want)
+    with pytest.raises(NotImplementedError):
+        npu.npu_quantize(x, scales, None, 290, -1)
+    with pytest.raises(ValueError):
+        npu.npu_quantize(x, scales, None, 99, -1)
+    assert npu.npu_dtype_cast(x, 5).dtype == torch.float16
+
+
+def test_patched_attributes_come_back(npu):
+    original = npu.npu_rotary_mul
+    with unittest.mock.patch("torch_npu.npu_rotary_mul", return_value=7):
+        assert npu.npu_rotary_mul() == 7
+    assert npu.npu_rotary_mul is original
+    with unittest.mock.patch.object(torch.ops.npu, "npu_rotary_mul", return_value=8):
+        assert torch.ops.npu.npu_rotary_mul() == 8
+    assert torch.ops.npu.npu_rotary_mul is original
+
+
+# ---- dense attention
+
+
+def dense():
+    args = inputs("fia")
+    back = {v: k for k, v in fia.RENAMED.items()}
+    return args, {back.get(k, k): v for k, v in args.items()}
+
+
+def test_the_first_version_is_the_second_renamed(npu):
+    v2, v1 = dense()
+    want = npu.npu_fused_infer_attention_score_v2(**v2)
+    got = npu.npu_fused_infer_attention_score(**v1)
+    assert all(torch.equal(a, b) for a, b in zip(got, want))
+    in_lists = npu.npu_fused_infer_attention_score(**v1 | dict(key=[v1["key"]], value=[v1["value"]]))
+    assert torch.equal(in_lists[0], want[0])
+    for name in fia.RESERVED:
+        with pytest.raises(NotImplementedError, match=f"npu_fused_infer_attention_score: {name}"):
+            npu.npu_fused_infer_attention_score(**v1 | {name: torch.ones(1)})
+    with pytest.raises(dsakit.Error, match="npu_fused_infer_attention_score: num_heads"):
+        npu.npu_fused_infer_attention_score(**v1 | dict(num_heads=0))
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_out_workspace_and_shapes(npu, version):
+    args = dense()[2 - version]
+    name = fia.V1 if version == 1 else fia.V2
+    function = getattr(npu, name)
+    want = function(**args)
+    workspace = getattr(npu, f"_{name}_get_max_workspace")(**args)
+    assert workspace.shape == (0,) and workspace.dtype == torch.uint8
+    out = [torch.empty_like(r) for r in want]
+    got = function.out(**args, workspace=workspace, out=out)
+    assert got[0] is out[0] and got[1] is out[1]
+    assert all(torch.equal(a, b) for a, b in zip(got, want))
+    with pytest.raises(dsakit.Error, match="attention_out has shape"):
+        function.out(**args, out=[torch.empty(3), out[1]])
+    flag = "softmax_lse_flag" if version == 1 else "return_softmax_lse"
+    other = torch.empty(5, dtype=torch.bfloat16)
+    assert function.out(**args | {flag: False}, attention_out=out[0], softmax_lse=other)[1] is other
+    names = ["query", "value", "input_layout", "num_key_value_heads", flag]
+    names.append("num_heads" if version == 1 else "num_query_heads")
+    inferred = getattr(npu, f"_{name}_infer_output")(**{n: args[n] for n in names})
+    assert [(t.shape, t.dtype) for t in inferred] == [(t.shape, t.dtype) for t in want]
+
+
+# ---- engines
+
+
+def test_attention_of_engines(npu):
+    """attention_mode is 2, three results; a sixth positional argument asks for one."""
+    args = inputs("sfa")
+    want = dsakit.sparse_flash_attention(**args)
+    del args["attention_mode"], args["sinks"]
+    want = dsakit.sparse_flash_attention(**args, attention_mode=2)
+    names = ("query", "key", "value", "sparse_indices", "scale_value")
+    given = [args.pop(n) for n in names]
+    got = torch.ops._C_ascend.npu_sparse_flash_attention(*given, **args)
+    assert len(got) == 3 and all(torch.equal(a, b) for a, b in zip(got, want))
+    assert torch.equal(torch.ops._C_ascend.npu_sparse_flash_attention(*given, 1, **args), want[0])
+    assert torch.equal(dsakit.ops._C_ascend.npu_sparse_flash_attention(*given, **args)[0], want[0])
+
+
+@pytest.mark.parametrize("release, name, space, count", [
+    ("0.11", "npu_sparse_flash_attention", "custom", 1),
+    ("0.13", "npu_sparse_flash_attention_custom", "_C_ascend", 1),
+    ("0.14", "npu_sparse_flash_attention_custom", "_C_ascend", 1),
+    ("0.18", "npu_sparse_flash_attention", "_C_ascend", 1),
+    ("0.21", "npu_sparse_flash_attention", "_C_ascend", 3),
+    ("main", "npu_sparse_flash_attention", "_C_ascend", 3),
+])  # fmt: skip
+def test_releases(npu, release, name, space, count):
+    dsakit.npu.install(vllm_ascend=release)
+    args = inputs("sfa")
+    del args["sinks"]
+    results = results_of(getattr(getattr(torch.ops, space), name)(**args))
+    assert len(results) == count and torch.equal(results[0], dsakit.sparse_flash_attention(**args)[0])
+    assert (space == "custom") or hasattr(torch.ops._C_ascend, name.replace("sparse_flash_attention", "lightning_indexer"))
+
+
+def test_recipes(npu):
+    args, want_args = inputs("lip"), inputs("lip")
+    want = dsakit.lightning_indexer_prolog_quant(**want_args)
+    names = list(ROLES["lightning_indexer_prolog_quant"])[:16]
+    rest = {k: v for k, v in args.items() if k not in names and k.startswith("layout")}
+    prolog = torch.ops.custom_pypto.npu_lightning_indexer_prolog_pto
+    got = prolog(*(args[n] for n in names), args.get("layernorm_epsilon_k", 1e-6), **rest)
+    for a, b in zip(got, (want[0], want[1], want[4])):
+        assert torch.equal(a, b)
+    assert torch.equal(args["k_cache"], want_args["k_cache"])
+    call = inputs("li")
+    want = dsakit.lightning_indexer(**call)[0]
+    del call["layout_key"]
+    assert torch.equal(torch.ops.custom_pypto.npu_lightning_indexer_pto(**call), want)
+
+
+# ---- devices
+
+
+def test_devices(npu):
+    assert torch.zeros(2, device="npu").device.type == "cpu"
+    assert torch.tensor([1, 2], device="npu:0").tolist() == [1, 2]
+    assert torch.arange(3, device=torch.device("npu")).tolist() == [0, 1, 2]
+    x = torch.ones(3)
+    for moved in (x.npu(), x.to("npu"), x.cpu(), x.to("cpu"), x.to(device="npu:0"), x.to("npu", torch.float64)):
+        assert moved.data_ptr() != x.data_ptr() and moved.tolist() == [1, 1, 1] and moved.is_npu
+    assert x.to(torch.float32) is x and x.to(torch.float16).dtype == torch.float16
+    with torch.device("npu"):
+        assert torch.nn.Linear(2, 3).weight.shape == (3, 2)
+    assert torch.nn.Linear(2, 2).npu().weight.is_npu
+    for bad in ("npu:1", 1, torch.device("npu", 3)):
+        with pytest.raises(dsakit.Error, match="npu:0..0"):
+            x.to(bad)
+        with pytest.raises((dsakit.Error, RuntimeError)):
+            torch.zeros(2, device=bad if not isinstance(bad, int) else f"npu:{bad}")
+    dsakit.npu.install(devices=2, host_copies=False)
+    assert x.to("npu:1").shape == (3,) and torch.npu.device_count() == 2 and x.cpu() is x
+    torch.npu.set_device(1)
+    assert torch.npu.current_device() == 1
+    torch.npu.set_device("npu:0")
+
+
+def test_torch_npu_module(npu):
+    assert torch.npu is npu.npu and torch.npu.is_available()
+    assert torch.npu.get_soc_version() == 220 and "dsakit" in torch.npu.get_device_name()
+    start, end = torch.npu.Event(enable_timing=True), torch.npu.Event(enable_timing=True)
+    start.record()
+    end.record()
+    assert start.elapsed_time(end) >= 0 and end.query()
+    stream = torch.npu.Stream()
+    with torch.npu.stream(stream):
+        assert torch.npu.current_stream() is stream
+    assert torch.npu.current_stream() is torch.npu.default_stream()
+    torch.npu.synchronize()
+    free, total = torch.npu.mem_get_info()
+    assert 0 < free <= total and torch.npu.memory_allocated() > 0
+    with pytest.raises(NotImplementedError):
+        torch.npu.NPUGraph()
+    with pytest.raises(AttributeError, match="torch_npu.npu: nothing_like_it is unknown"):
+        torch.npu.nothing_like_it  # noqa: B018
+    import torch_npu.profiler
+    import torchair
+
+    with pytest.warns(UserWarning, match="nothing is recorded"), torch_npu.profiler.profile():
+        pass
+    backend = torchair.get_npu_backend(compiler_config=torchair.CompilerConfig())
+    assert torch.compile(lambda x: x + 1, backend=backend)(torch.ones(1)) == 2
+    dsakit.npu.install(soc="A3")
+    assert torch.npu.get_soc_version() == 250
+    with pytest.raises(NotImplementedError):
+        dsakit.npu.install(soc="310P")
+
+
+def test_formats(npu):
+    x = torch.rand(48, 32)
+    w = npu.npu_format_cast(x, 29)
+    nz = npu.Format.FRACTAL_NZ
+    assert type(w) is torch.Tensor and torch.equal(w, x) and w.data_ptr() != x.data_ptr()
+    parameter = torch.nn.Parameter(torch.empty(0))
+    parameter.data = npu.npu_format_cast(x, npu.Format.FRACTAL_NZ)
+    for same in (w, w.t(), w[:16], torch.nn.Parameter(w), parameter, npu.npu_format_cast(x, w), w.npu()):
+        assert npu.get_npu_format(same) == nz
+    for other in (x, w + 1, npu.npu_format_cast(w, 2)):
+        assert npu.get_npu_format(other) == npu.Format.ND
+    assert npu.npu_format_cast(w, 29) is w
+    npu.npu_format_cast_(x, 29)
+    assert npu.get_npu_format(x) == nz
+    with pytest.raises(NotImplementedError):
+        npu.npu_format_cast(torch.rand(2, 2), npu.Format.FRACTAL_Z)
+    with pytest.raises(ValueError):
+        npu.npu_format_cast(torch.rand(2, 2), 77)
+    npu.npu.config.allow_internal_format = False
+    try:
+        with pytest.warns(UserWarning, match="stays ND"):
+            assert npu.get_npu_format(npu.npu_format_cast(torch.rand(2, 2), 29)) == npu.Format.ND
+    finally:
+        npu.npu.config.allow_internal_format = True
+
+
+def test_prefetch(npu):
+    x = torch.zeros(4)
+    assert npu.npu_prefetch(x, None, 16) is None
+    for bad in (dict(max_size=0), dict(max_size=1, offset=16), dict(max_size=1, offset=-1)):
+        with pytest.raises(ValueError):
+            npu.npu_prefetch(x, x, **bad)
+
+
+# ---- coming and going
+
+
+def test_uninstall_restores_everything():
+    owners = (torch, torch.Tensor, torch.nn.Module, torch.accelerator, torch.library.Library, torch.distributed)
+    dsakit.npu.install()
+    dsakit.npu.uninstall()  # what torch makes at the first access is there now
+    before = [dict(vars(o)) for o in owners]
+    modules = set(sys.modules)
+    dsakit.npu.install()
+    assert dsakit.npu.installed()
+    dsakit.npu.uninstall()
+    assert not dsakit.npu.installed() and [dict(vars(o)) for o in owners] == before
+    assert not (set(sys.modules) - modules) and "torch_npu" not in sys.modules
+    assert not hasattr(torch.ops.npu, "npu_rotary_mul")
+
+
+def test_threads_call_while_another_installs():
+    x = torch.rand(1, 2, 3, 8)
+    want, wrong, stop = dsakit.rotary_mul(x, x, x), [], threading.Event()
+
+    def call():
+        while not stop.is_set():
+            try:
+                if not torch.equal(torch.ops.npu.npu_rotary_mul(x, x, x), want):
+                    wrong.append("result")
+            except AttributeError:
+                pass
+            except Exception as error:
+                wrong.append(repr(error))
+
+    threads = [threading.Thread(target=call) for _ in range(8)]
+    dsakit.npu.install()
+    dsakit.npu.uninstall()
+    for thread in threads:
+        thread.start()
+    for _ in range(3):
+        dsakit.npu.install()
+        dsakit.npu.uninstall()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong, wrong[:3]
+
+
+def test_a_real_torch_npu_is_left_alone(monkeypatch):
+    real = type(sys)("torch_npu")
+    monkeypatch.setitem(sys.modules, "torch_npu", real)
+    assert dsakit.npu.install() is False and sys.modules["torch_npu"] is real and not dsakit.npu.installed()
+
+
+def test_command(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import subprocess, sys, torch, torch_npu\n"
+        "assert subprocess.run(['npu-smi'], capture_output=True, text=True).stdout == 'dsakit\\n'\n"
+        "x = torch.ones(1, 1, 1, 8, device='npu')\n"
+        "print(sys.argv[1:], torch_npu.npu_rotary_mul(x, x, x).sum().item())\n"
+    )
+    done = subprocess.run([sys.executable, "-m", "dsakit.npu", str(script), "a"], capture_output=True, text=True)
+    assert done.stdout == "['a'] 8.0\n", done.stderr
+    done = subprocess.run([sys.executable, "-m", "dsakit.npu", "names"], capture_output=True, text=True)
+    assert "torch_npu.npu_mla_prolog_v3" in done.stdout and "npu_ring_mla" in done.stdout, done.stderr
+
+
+def test_importing_dsakit_imports_no_torch():
+    code = "import sys, dsakit, dsakit.npu; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_schemas_are_well_formed(npu):
+    for form in forms.all_forms("main"):
+        for space in form.spaces:
+            schema = getattr(getattr(torch.ops, space), form.name).default._schema
+            assert str(schema).startswith(f"{space}::{form.name}(")
+
+
+# ---- what the pages show
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+
+
+@pytest.mark.parametrize("page, block", [("docs/npu.md", 0), ("docs/torch.md", 0), ("README.md", 1)])
+def test_examples_of_the_pages(page, block, tmp_path):
+    code = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)[block]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("caches", ["C8", "C16", "mixed"])
+@pytest.mark.parametrize("tokens", [1, 4])
+def test_a_decode_step_has_the_bits_of_the_package(caches, tokens):
+    """Steps 1 to 10 as an engine writes them, at DeepSeek-V3.2's sizes with two heads, a token that is not stored."""
+    for name in ("npu_quant_matmul", "npu_scatter_nd_update_", "npu_transpose_batchmatmul"):
+        if not hasattr(dsakit, name):
+            pytest.skip(f"dsakit.{name} is not there")
+    script = ROOT / "examples" / "npu_decode.py"
+    options = f"--heads 2 --tokens {tokens} --cached 300 --topk 128 --caches {caches} --check".split()
+    done = subprocess.run([sys.executable, "-m", "dsakit.npu", script, *options], capture_output=True, text=True)
+    assert done.returncode == 0 and "the same bits, caches included" in done.stdout, done.stderr

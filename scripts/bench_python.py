@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What a call from Python costs beyond the work of the library: mla_prolog_v3 with 17 tensors and 9 attributes, so small that
+nearly nothing is computed.
+
+    .venv/bin/python scripts/bench_python.py
+
+The library's part is what a call takes longer when its work is done many times.
+"""
+
+import time
+
+import torch
+
+import dsakit
+
+
+def bf16(*shape):
+    return (torch.rand(shape) - 0.5).to(torch.bfloat16)
+
+
+def codes(*shape):
+    return torch.randint(-9, 9, shape, dtype=torch.int8)
+
+
+def arguments():
+    """One token, int8 throughout: 17 tensors and 9 attributes."""
+    he, hcq, n, d, dr, latent = 64, 32, 1, 16, 32, 32
+    rows = lambda *shape: torch.rand(shape) * 0.01 + 0.01
+    tensors = dict(
+        token_x=codes(1, he),
+        weight_dq=codes(he, hcq),
+        weight_uq_qr=codes(hcq, n * (d + dr)),
+        weight_uk=bf16(n, d, latent),
+        weight_dkv_kr=codes(he, latent + dr),
+        rmsnorm_gamma_cq=bf16(hcq),
+        rmsnorm_gamma_ckv=bf16(latent),
+        rope_sin=bf16(1, dr),
+        rope_cos=bf16(1, dr),
+        kv_cache=codes(2, 4, 1, latent),
+        kr_cache=bf16(2, 4, 1, dr),
+        cache_index=torch.zeros(1, dtype=torch.int64),
+        dequant_scale_x=rows(1, 1),
+        dequant_scale_w_dq=rows(1, hcq),
+        dequant_scale_w_uq_qr=rows(1, n * (d + dr)),
+        dequant_scale_w_dkv_kr=rows(1, latent + dr),
+        quant_scale_ckv=rows(1, 1).reshape(1),
+    )
+    attributes = dict(
+        rmsnorm_epsilon_cq=1e-5,
+        rmsnorm_epsilon_ckv=1e-5,
+        cache_mode="PA_BSND",
+        query_norm_flag=True,
+        weight_quant_mode=2,
+        kv_cache_quant_mode=1,
+        query_quant_mode=1,
+        ckvkr_repo_mode=0,
+        quant_scale_repo_mode=0,
+    )
+    return tensors, attributes
+
+
+def microseconds(call, calls=200, rounds=40):
+    """The best of many rounds."""
+    best = float("inf")
+    for _ in range(rounds):
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        best = min(best, (time.perf_counter() - start) / calls)
+    return best * 1e6
+
+
+def main():
+    dsakit.set_num_threads(1)
+    tensors, attributes = arguments()
+    print(f"mla_prolog_v3, {len(tensors)} tensors, {len(attributes)} attributes, one thread; microseconds a call")
+    call = lambda: dsakit.mla_prolog_v3(**tensors, **attributes)
+    outs = dict(zip(("query", "query_rope", "dequant_scale_q_nope", "query_norm", "dequant_scale_q_norm"), call()))
+    into = lambda: dsakit.mla_prolog_v3(**tensors, **attributes, **outs)
+    many = 100
+    once = microseconds(into)
+    dsakit._core.repeat(many + 1)
+    library = (microseconds(into, 10) - once) / many
+    dsakit._core.repeat(1)
+    torch_ops = lambda: torch.ops.dsakit.mla_prolog_v3(**tensors, **attributes)
+    for name, f in (("results made", call), ("results given", into), ("torch.ops.dsakit", torch_ops)):
+        took = microseconds(f)
+        print(f"  from Python, {name:<20}  {took:6.1f}   {took - library:+6.1f}")
+
+
+if __name__ == "__main__":
+    main()
