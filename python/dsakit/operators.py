@@ -12,6 +12,10 @@ from ._generated.add_rms_norm_bias import (
     add_rms_norm_bias,
     npu_add_rms_norm_bias,
 )
+from ._generated.attention_update import (
+    attention_update,
+    npu_attention_update,
+)
 from ._generated.batch_matmul_transpose import (
     batch_matmul_transpose,
 )
@@ -161,6 +165,8 @@ __all__ = [
     "npu_add_rms_norm",
     "add_rms_norm_bias",
     "npu_add_rms_norm_bias",
+    "attention_update",
+    "npu_attention_update",
     "batch_matmul_transpose",
     "dynamic_block_quant",
     "npu_dynamic_block_quant",

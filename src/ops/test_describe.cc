@@ -159,6 +159,7 @@ template <class Value>
 std::string_view type_word() {
   if (std::is_same_v<Value, bool>) return "bool";
   if (std::is_same_v<Value, std::int64_t>) return "int";
+  if (std::is_same_v<Value, Axes>) return "list of int";
   return std::is_same_v<Value, double> ? "float" : "str";
 }
 

@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     Array,
     Weight,
     only_none,
     operator,
+    run,
 )
 
 __all__ = [
@@ -60,4 +60,4 @@ def batch_matmul_transpose(
     values = (
         tensor_a, tensor_b, tensor_c, level,
     )  # fmt: skip
-    _core.batch_matmul_transpose(values, "batch_matmul_transpose")
+    run("batch_matmul_transpose", values, "batch_matmul_transpose")

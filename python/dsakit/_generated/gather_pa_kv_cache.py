@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     Array,
     Lengths,
     operator,
+    run,
 )
 
 __all__ = [
@@ -68,7 +68,7 @@ def gather_pa_kv_cache(
     values = (
         key_cache, value_cache, block_tables, seq_lens, key, value, seq_offset, is_seq_lens_cumsum, level,
     )  # fmt: skip
-    _core.gather_pa_kv_cache(values, "gather_pa_kv_cache")
+    run("gather_pa_kv_cache", values, "gather_pa_kv_cache")
 
 
 @operator
@@ -122,4 +122,4 @@ def npu_gather_pa_kv_cache(
     values = (
         key_cache, value_cache, block_tables, seq_lens, key, value, seq_offset, is_seq_lens_cumsum, level,
     )  # fmt: skip
-    _core.gather_pa_kv_cache(values, "npu_gather_pa_kv_cache")
+    run("gather_pa_kv_cache", values, "npu_gather_pa_kv_cache")

@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     Array,
     Lengths,
     Result,
     operator,
+    run,
 )
 
 __all__ = [
@@ -76,7 +76,7 @@ def gather_pa_kv_cache_functional(
         key_cache, value_cache, block_tables, seq_lens, key, value, seq_offset, is_seq_lens_cumsum, level, key_out,
         value_out,
     )  # fmt: skip
-    return _core.gather_pa_kv_cache_functional(values, "gather_pa_kv_cache_functional")
+    return run("gather_pa_kv_cache_functional", values, "gather_pa_kv_cache_functional")
 
 
 @operator
@@ -137,4 +137,4 @@ def npu_gather_pa_kv_cache_functional(
         key_cache, value_cache, block_tables, seq_lens, key, value, seq_offset, is_seq_lens_cumsum, level, key_out,
         value_out,
     )  # fmt: skip
-    return _core.gather_pa_kv_cache_functional(values, "npu_gather_pa_kv_cache_functional")
+    return run("gather_pa_kv_cache_functional", values, "npu_gather_pa_kv_cache_functional")

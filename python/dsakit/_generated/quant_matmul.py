@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     Array,
     DType,
@@ -12,6 +11,7 @@ from ..calling import (
     Weight,
     only_none,
     operator,
+    run,
 )
 
 __all__ = [
@@ -89,7 +89,7 @@ def quant_matmul(
     values = (
         x1, x2, scale, offset, pertoken_scale, bias, output_dtype, level, y,
     )  # fmt: skip
-    return _core.quant_matmul(values, "quant_matmul")
+    return run("quant_matmul", values, "quant_matmul")
 
 
 @operator
@@ -161,4 +161,4 @@ def npu_quant_matmul(
     values = (
         x1, x2, scale, offset, pertoken_scale, bias, output_dtype, level, y,
     )  # fmt: skip
-    return _core.quant_matmul(values, "npu_quant_matmul")
+    return run("quant_matmul", values, "npu_quant_matmul")

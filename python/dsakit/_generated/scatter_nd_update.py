@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     Array,
     Result,
     operator,
+    run,
 )
 
 __all__ = [
@@ -55,7 +55,7 @@ def scatter_nd_update(
     values = (
         self, indices, updates, level, out,
     )  # fmt: skip
-    return _core.scatter_nd_update(values, "scatter_nd_update")
+    return run("scatter_nd_update", values, "scatter_nd_update")
 
 
 @operator
@@ -96,4 +96,4 @@ def npu_scatter_nd_update(
     values = (
         self, indices, updates, level, out,
     )  # fmt: skip
-    return _core.scatter_nd_update(values, "npu_scatter_nd_update")
+    return run("scatter_nd_update", values, "npu_scatter_nd_update")

@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     Array,
     Result,
     operator,
+    run,
 )
 
 __all__ = [
@@ -52,7 +52,7 @@ def scatter_nd_update_(
     values = (
         self, indices, updates, level,
     )  # fmt: skip
-    _core.scatter_nd_update_(values, "scatter_nd_update_")
+    run("scatter_nd_update_", values, "scatter_nd_update_")
     return self
 
 
@@ -91,5 +91,5 @@ def npu_scatter_nd_update_(
     values = (
         self, indices, updates, level,
     )  # fmt: skip
-    _core.scatter_nd_update_(values, "npu_scatter_nd_update_")
+    run("scatter_nd_update_", values, "npu_scatter_nd_update_")
     return self

@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     Array,
     only_none,
     operator,
+    run,
 )
 
 __all__ = [
@@ -75,7 +75,7 @@ def scatter_pa_kv_cache(
     values = (
         key, value, key_cache, value_cache, slot_mapping, cache_mode, level,
     )  # fmt: skip
-    _core.scatter_pa_kv_cache(values, "scatter_pa_kv_cache")
+    run("scatter_pa_kv_cache", values, "scatter_pa_kv_cache")
 
 
 @operator
@@ -136,4 +136,4 @@ def npu_scatter_pa_kv_cache(
     values = (
         key, value, key_cache, value_cache, slot_mapping, cache_mode, level,
     )  # fmt: skip
-    _core.scatter_pa_kv_cache(values, "npu_scatter_pa_kv_cache")
+    run("scatter_pa_kv_cache", values, "npu_scatter_pa_kv_cache")

@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     Array,
     Result,
     only_none,
     operator,
+    run,
 )
 
 __all__ = [
@@ -82,7 +82,7 @@ def scatter_pa_kv_cache_functional(
     values = (
         key, value, key_cache, value_cache, slot_mapping, cache_mode, level, key_cache_out, value_cache_out,
     )  # fmt: skip
-    return _core.scatter_pa_kv_cache_functional(values, "scatter_pa_kv_cache_functional")
+    return run("scatter_pa_kv_cache_functional", values, "scatter_pa_kv_cache_functional")
 
 
 @operator
@@ -149,4 +149,4 @@ def npu_scatter_pa_kv_cache_functional(
     values = (
         key, value, key_cache, value_cache, slot_mapping, cache_mode, level, key_cache_out, value_cache_out,
     )  # fmt: skip
-    return _core.scatter_pa_kv_cache_functional(values, "npu_scatter_pa_kv_cache_functional")
+    return run("scatter_pa_kv_cache_functional", values, "npu_scatter_pa_kv_cache_functional")

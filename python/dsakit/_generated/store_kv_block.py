@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     Array,
     operator,
+    run,
 )
 
 __all__ = [
@@ -58,4 +58,4 @@ def store_kv_block(
     values = (
         key_in, key_cache_in, group_len, group_key_idx, group_key_cache_idx, block_size, level,
     )  # fmt: skip
-    _core.store_kv_block(values, "store_kv_block")
+    run("store_kv_block", values, "store_kv_block")

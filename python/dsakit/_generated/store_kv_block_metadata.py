@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     Array,
     operator,
+    run,
 )
 
 __all__ = [
@@ -54,4 +54,4 @@ def store_kv_block_metadata(
     values = (
         slot_mapping, group_len, group_key_idx, group_key_cache_idx, block_size, level,
     )  # fmt: skip
-    _core.store_kv_block_metadata(values, "store_kv_block_metadata")
+    run("store_kv_block_metadata", values, "store_kv_block_metadata")

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..calling import (
     Array,
     Axes,
@@ -12,6 +11,7 @@ from ..calling import (
     Weight,
     only_none,
     operator,
+    run,
 )
 
 __all__ = [
@@ -79,7 +79,7 @@ def transpose_batchmatmul(
     values = (
         input, weight, perm_x1, perm_x2, perm_y, batch_split_factor, level, y,
     )  # fmt: skip
-    return _core.transpose_batchmatmul(values, "transpose_batchmatmul")
+    return run("transpose_batchmatmul", values, "transpose_batchmatmul")
 
 
 @operator
@@ -141,4 +141,4 @@ def npu_transpose_batchmatmul(
     values = (
         input, weight, perm_x1, perm_x2, perm_y, batch_split_factor, level, y,
     )  # fmt: skip
-    return _core.transpose_batchmatmul(values, "npu_transpose_batchmatmul")
+    return run("transpose_batchmatmul", values, "npu_transpose_batchmatmul")

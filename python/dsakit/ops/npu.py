@@ -7,6 +7,7 @@ from __future__ import annotations
 from ..operators import (
     npu_add_rms_norm,
     npu_add_rms_norm_bias,
+    npu_attention_update,
     npu_dynamic_block_quant,
     npu_dynamic_quant,
     npu_fused_infer_attention_score_v2,
@@ -47,6 +48,7 @@ from ..calling import (
 __all__ = [
     "npu_add_rms_norm",
     "npu_add_rms_norm_bias",
+    "npu_attention_update",
     "npu_dynamic_block_quant",
     "npu_dynamic_quant",
     "npu_fused_infer_attention_score_v2",

@@ -190,7 +190,7 @@ TEST(QuantLightningIndexer, N16_ValueChecking) {
     };
     Case good = laid_out("TND", "PA_BSND")();
     EXPECT_EQ(good.fast(checking), good.reference());  // NaN at unused places is nobody's business
-    refused([](Case& c) { c.weights[5] = kNan; }, "weights", "[1][1]");
+    refused([](Case& c) { c.weights[5] = kNan; }, "weights", "[0][5]");
     refused([](Case& c) { c.query_scale[2] = -1; }, "query_dequant_scale", "[0][2]");
     refused([](Case& c) { c.query_scale[2] = kInf; }, "query_dequant_scale", "[0][2]");
     refused([](Case& c) { c.weights[0] = 60000, c.query_scale[0] = 60000; }, "weights", "[0][0]");

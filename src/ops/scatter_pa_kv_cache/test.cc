@@ -128,7 +128,7 @@ TEST(ScatterPaKvCache, Refusals) {
     refused(Status::invalid_dtype, "value", "", nz, [](Args& a, P) { a.value.dtype = DType::f16; });
     refused(Status::invalid_dtype, "value_cache", "", nz, [](Args& a, P) { a.value_cache.dtype = DType::i16; });
     refused(Status::invalid_dtype, "slot_mapping", "", nz, [](Args& a, P) { a.slot_mapping.dtype = DType::i16; });
-    refused(Status::aliased, "key_cache", "", nz, [](Args& a, P) { a.value_cache.data = a.key_cache.data; });
+    refused(Status::aliased, "key_cache", "", nz, [](Args& a, P) { a.key_cache.data = a.value_cache.data; });
     refused(Status::invalid_device, "value_cache", "", nz, [](Args& a, P) { a.value_cache.read_only = true; });
     refused(Status::invalid_slot, "slot_mapping", "[2]", nz, [](Args&, P p) { p[2] = 40; });
     refused(Status::invalid_slot, "slot_mapping", "[0]", nz, [](Args&, P p) { p[0] = INT64_MAX; });
