@@ -53,7 +53,7 @@ def npu_sparse_flash_attention(
     sparse_mode: int = 3,
     pre_tokens: int = 9223372036854775807,
     next_tokens: int = 9223372036854775807,
-    attention_mode: int = 0,
+    attention_mode: int = 2,
     return_softmax_lse: bool = False,
     index_check: str = "error",
     numerics: str = "exact",
@@ -63,6 +63,7 @@ def npu_sparse_flash_attention(
     softmax_sum: Array | None = None,
 ) -> tuple[Result, Result, Result]:
     """Attention of each query row over the listed positions of latent rows, MLA in absorbed form.
+    attention_mode defaults to 2, the only one.
 
         s[h,j] = (query[h] . key[j] + query_rope[h] . key_rope[j]) * scale_value
         out[h] = sum_j softmax(s[h])[j] * key[j]
@@ -98,7 +99,7 @@ def npu_sparse_flash_attention(
                                   before the diagonal: all of them
         next_tokens               int, default 9223372036854775807 (9223372036854775807): keys
                                   behind the diagonal: all of them
-        attention_mode            int, default 0 (2): 2: MLA in absorbed form, the only mode; the
+        attention_mode            int, default 2 (2): 2: MLA in absorbed form, the only mode; the
                                   documents' default is refused
         return_softmax_lse        bool, default False: fill softmax_max and softmax_sum
         index_check               str, default "error" (error, mask): mask: entries past the key
