@@ -41,12 +41,11 @@ class Form:
         self.inputs = {n: f for n, f in by_name.items() if f["role"] != "out"}
         in_place = IN_PLACE.get(operator, ())
         self.returned = {n: n.removesuffix("_out") for n in description["results"] if by_name[n]["role"] != "out"}
-        self.returned |= {n + "_out": n for n in in_place}
-        if operator == "mla_prolog_v2":
-            self.returned |= {"kv_cache_out": "kv_cache", "kr_cache_out": "kr_cache"}
+        written = [n for n, f in by_name.items() if f["role"].startswith("inout")] + list(in_place)
+        self.returned |= {n + "_out": n for n in written if n + "_out" in description["results"]}
         self.results = tuple(description["results"])
         self.fresh = tuple(n for n in self.results if n not in self.returned)
-        self.written = [n for n, f in self.inputs.items() if f["role"].startswith("inout") or n in in_place]
+        self.written = [n for n in self.inputs if n in written]
         positional = {f["name"] for f in description["fields"][: description["positional"]]}
         self.positional = tuple(n for n in self.inputs if n in positional)
         self.keywords = tuple(n for n in self.inputs if n not in positional)
