@@ -218,27 +218,37 @@ nb::object numpy_empty(const std::vector<std::int64_t>& shape, nb::handle dtype)
   return np().empty(nb::tuple(nb::cast(shape)), dtype);
 }
 
+namespace {
+/// f(tensor) for the tensors of torch among the values and in their lists, until one says yes.
+template <class F>
+bool any_tensor(const Torch& torch, PyObject* values, F&& f) {
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(values); ++i) {
+    PyObject* value = PySequence_Fast_GET_ITEM(values, i);
+    if (PyObject_TypeCheck(value, torch.tensor)
+            ? f(value)
+            : (PyList_Check(value) || PyTuple_Check(value)) && any_tensor(torch, value, f))
+      return true;
+  }
+  return false;
+}
+}  // namespace
+
 bool is_traced(PyObject* values) {
   const Torch* torch = torch_module();
   if (!torch) return false;
   bool any = false;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values); ++i) {
-    PyObject* value = PyTuple_GET_ITEM(values, i);
-    if (!PyObject_TypeCheck(value, torch->tensor)) continue;
-    if (dispatches_itself(*torch, value)) return true;
+  const bool own = any_tensor(*torch, values, [&](PyObject* tensor) {
     any = true;
-  }
-  return any && std::any_of(std::begin(torch->modes), std::end(torch->modes),
-                            [](const nb::object& count) { return !count().equal(nb::int_(0)); });
+    return dispatches_itself(*torch, tensor);
+  });
+  return own || (any && std::any_of(std::begin(torch->modes), std::end(torch->modes),
+                                    [](const nb::object& count) { return !count().equal(nb::int_(0)); }));
 }
 
 bool has_meta(PyObject* values) {
   const Torch* torch = torch_module();
-  for (Py_ssize_t i = 0; torch && i < PyTuple_GET_SIZE(values); ++i) {
-    PyObject* value = PyTuple_GET_ITEM(values, i);
-    if (PyObject_TypeCheck(value, torch->tensor) && nb::cast<bool>(nb::handle(value).attr("is_meta"))) return true;
-  }
-  return false;
+  return torch && any_tensor(*torch, values,
+                             [](PyObject* tensor) { return nb::cast<bool>(nb::handle(tensor).attr("is_meta")); });
 }
 
 Arrays::~Arrays() {

@@ -50,8 +50,7 @@ nb::object python_of(const Default& value) {
           nb::list axes;
           for (std::int64_t i = 0; i < v.count; ++i) axes.append(v.axis[std::size_t(i)]);
           return nb::tuple(axes);
-        }
-        else return nb::cast(v);
+        } else return nb::cast(v);
       },
       value);
 }
@@ -149,7 +148,8 @@ nb::object call(const char* op, const nb::tuple& values, Run run) {
   std::string dtype;
   for (std::size_t s = 0; s < slots.size(); ++s)  // the first row of every operator's validation table
     if (slots[s].field.is_required() && given(s) == Py_None)
-      arrays.refuse(Status::invalid_argument, slots[s].field.name, "is missing", slots[s].list ? "a list of tensors" : "a tensor");
+      arrays.refuse(Status::invalid_argument, slots[s].field.name, "is missing",
+                    slots[s].list ? "a list of tensors" : "a tensor");
   std::size_t i = 0;
   bool complete = true;
   std::vector<const void*> data(slots.size());  // of the tensors given
@@ -336,7 +336,8 @@ void bind_operators(nb::module_& m) {
 #undef DSAKIT_OP
   // {operator: {"summary", "formula", "errors", "source", "page",
   //             "family": "torch_npu" | "PyPTO" | "vllm-ascend" | "dsakit", "positional": int, "results": [name, ..],
-  //             "fields": [{"name", "role", "kind", "list": bool, "dtypes", "shape", "meaning", "required": bool, "default"}, ..]}}
+  //             "fields": [{"name", "role", "kind", "list": bool, "dtypes", "shape", "meaning", "required": bool,
+  //             "default"}, ..]}}
   m.def("describe", describe_all);
   m.def("repeat", [](int times) { repetitions = times; });
   m.def(

@@ -71,7 +71,7 @@ class Form:
         given = dict(zip(self.positional, args)) | kwargs
         return self.defaults | {n: v for n, v in given.items() if v is not None or self.defaults[n] is None}
 
-    def straight(self, *args: Any, **kwargs: Any) -> Any:
+    def straight(self, /, *args: Any, **kwargs: Any) -> Any:
         """The kernel: the library."""
         given = self.given(args, kwargs)
         results = getattr(_core, self.operator + "_straight")(tuple(map(given.get, self.values)), self.spelling)
@@ -80,16 +80,16 @@ class Form:
             return results[0] if len(results) == 1 else results
         return results if self.fresh else None
 
-    def fake(self, *args: Any, **kwargs: Any) -> Any:
+    def fake(self, /, *args: Any, **kwargs: Any) -> Any:
         """The shapes and dtypes of the results, as the library infers them."""
         import torch
 
         given = self.given(args, kwargs)
-        like = next(v for v in given.values() if isinstance(v, torch.Tensor))
+        like = tensors(given)[0]
         made = [like.new_empty(shape, dtype=dtype) for shape, dtype in shapes(self, given)]
         return made[0] if len(made) == 1 else tuple(made) if made else None
 
-    def composed(self, *args: Any, **kwargs: Any) -> Any:
+    def composed(self, /, *args: Any, **kwargs: Any) -> Any:
         """The operator whose results are arguments too, over the one that returns none of them."""
         given = self.given(args, kwargs)
         new = self.recorded(*args, **kwargs)
@@ -101,16 +101,20 @@ class Form:
 def _type(field: dict[str, Any], letter: str | None) -> str:
     """torch's word for the type of a parameter."""
     if field["role"] == "attribute":
+        if field["kind"] == "axes":
+            return "int[]?"
         scalar = field["kind"] == "dtype" and field["dtypes"] != "int"
         word = "ScalarType" if scalar else field["dtypes"]
         return word + "?" * (scalar and not field["required"])
-    word = f"Tensor({letter}!)" if letter else "Tensor"
+    word = "Tensor[]" if field["list"] else f"Tensor({letter}!)" if letter else "Tensor"
     return word + "?" * (field["role"].endswith("_opt"))
 
 
 def _default(field: dict[str, Any]) -> str:
     """A default as a schema has it."""
     default = field["default"]
+    if field["kind"] == "axes":  # an optional list has no other default there; None is the documented order
+        return "=None"
     if field["required"] or (field["kind"] == "dtype" and isinstance(default, str)):  # a ScalarType has no name there
         return "" if field["required"] else "=None"
     if default is None and field["role"] == "in":
@@ -121,11 +125,19 @@ def _default(field: dict[str, Any]) -> str:
 # ---- shapes
 
 
+def tensors(given: dict[str, Any]) -> list[Any]:
+    """The tensors of a call, those in lists too."""
+    import torch
+
+    values = [v if isinstance(v, (list, tuple)) else [v] for v in given.values()]
+    return [v for part in values for v in part if isinstance(v, torch.Tensor)]
+
+
 def shapes(form: Form, given: dict[str, Any]) -> list[tuple[list[Any], Any]]:
     """Shape and dtype of each fresh result. A symbolic size is found by asking the library at several sizes."""
     import torch
 
-    sizes = [n for v in given.values() if isinstance(v, torch.Tensor) for n in v.shape if isinstance(n, torch.SymInt)]
+    sizes = [n for v in tensors(given) for n in v.shape if isinstance(n, torch.SymInt)]
     symbols = _symbols(sizes)
     base = {s: hint for s, (_, hint) in symbols.items()}
     known = _inferred(form, given, base)
@@ -154,8 +166,9 @@ def _inferred(form: Form, given: dict[str, Any], at: dict[Any, int]) -> list[tup
     def number(n: Any) -> int:
         return int(n.node.expr.xreplace(at)) if isinstance(n, torch.SymInt) else n
 
-    def described(name: str, rows: Any) -> Any:
-        v = given.get(name)
+    def described(name: str, rows: Any, v: Any) -> Any:
+        if isinstance(v, (list, tuple)) and form.inputs[name]["list"]:
+            return [described(name, rows, part) for part in v]
         if not isinstance(v, torch.Tensor):
             return v
         shape, dtype = tuple(map(number, v.shape)), str(v.dtype).removeprefix("torch.")
@@ -169,12 +182,12 @@ def _inferred(form: Form, given: dict[str, Any], at: dict[Any, int]) -> list[tup
     def rows(v: torch.Tensor) -> int:
         return math.prod(map(number, v.shape[:-1]))
 
-    first, second, *_ = [rows(v) for v in given.values() if isinstance(v, torch.Tensor)] + [0]
+    first, second, *_ = [rows(v) for v in tensors(given)] + [0, 0]
     # Integers of indices, of the first lengths and of others: infer checks them as a call would, and one of these is
     # right for every operator: nothing stored and no key, or running totals that end where the rows do.
     fills = ((-1, 0, 0), (0, 0, 0), (-1, first, 0), (-1, first, second), (first, 0, 0))
     for fill in fills:
-        values = tuple(described(n, fill) for n in form.values)
+        values = tuple(described(n, fill, given.get(n)) for n in form.values)
         try:
             results = getattr(_core, form.operator + "_shapes")(values, form.spelling)
         except Error as error:

@@ -41,13 +41,15 @@ def documented_calls():
 
 def inputs(id):
     """Inputs as torch_npu knows them, without NaN in unused rows."""
-    call, made = CALLS[id], {}
-    for key, value in call.make().items():
-        if ROLES[call.operator][key] != "out":
-            value = to_torch(value)
-            is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
-            made[key] = torch.nan_to_num(value) if is_float else value
-    return made
+    call = CALLS[id]
+    args = {k: v for k, v in call.make().items() if ROLES[call.operator][k] != "out"}
+    args = torch.utils._pytree.tree_map(to_torch, args)
+    return mapped(lambda v: torch.nan_to_num(v) if v.is_floating_point() else v, args)
+
+
+def mapped(change, args):
+    """The arguments with every tensor changed, those of lists too."""
+    return torch.utils._pytree.tree_map(lambda v: change(v) if isinstance(v, torch.Tensor) else v, args)
 
 
 def results_of(results):
@@ -81,7 +83,7 @@ def test_calls_are_the_packages(npu, name, id):
             if isinstance(value, torch.Tensor):
                 assert torch.equal(value, want_args[key]), (way, key)
     with torch._subclasses.FakeTensorMode() as mode:
-        fake = function(**{k: mode.from_tensor(v) if torch.is_tensor(v) else v for k, v in dispatched.items()})
+        fake = function(**mapped(mode.from_tensor, dispatched))
     assert [(f.shape, f.dtype) for f in results_of(fake)] == [(w.shape, w.dtype) for w in want[: len(results_of(fake))]]
 
 

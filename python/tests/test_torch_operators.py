@@ -18,15 +18,20 @@ ROLES = {name: {f["name"]: f["role"] for f in d["fields"]} for name, d in _core.
 every_call = pytest.mark.parametrize("name", CALLS)
 
 
+def mapped(change, args):
+    """The arguments with every tensor changed, those of lists too."""
+    return torch.utils._pytree.tree_map(lambda v: change(v) if isinstance(v, torch.Tensor) else v, args)
+
+
+def plain(tensor):
+    return torch.nan_to_num(tensor) if tensor.is_floating_point() else tensor
+
+
 def inputs(name, outs=False):
     """Tensors of a small good call, without the NaN that lie in unused cache rows: torch compares whole caches."""
-    call, made = CALLS[name], {}
-    for key, value in call.make().items():
-        if outs or ROLES[call.operator][key] != "out":
-            value = to_torch(value)
-            is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
-            made[key] = torch.nan_to_num(value) if is_float else value
-    return made
+    call = CALLS[name]
+    args = {k: v for k, v in call.make().items() if outs or ROLES[call.operator][k] != "out"}
+    return mapped(plain, torch.utils._pytree.tree_map(to_torch, args))
 
 
 def form(name):
@@ -40,7 +45,7 @@ def of_schema(name):
     for key, value in given.items():
         if f.inputs[key]["kind"] == "dtype" and isinstance(value, str):
             given[key] = getattr(torch, value)
-        if isinstance(value, list):
+        if f.inputs[key]["kind"] == "lengths" and isinstance(value, list):
             given[key] = torch.tensor(value)
     return [given.pop(n, f.defaults[n]) for n in f.positional], given
 
@@ -102,9 +107,9 @@ def test_exported(name):
 def test_meta_and_fake(name):
     operator, args = getattr(dsakit, CALLS[name].operator), inputs(name)
     want = operator(**inputs(name))
-    meta = operator(**{k: v.to("meta") if isinstance(v, torch.Tensor) else v for k, v in args.items()})
+    meta = operator(**mapped(lambda v: v.to("meta"), args))
     with torch._subclasses.FakeTensorMode() as mode:
-        fake_args = {k: mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for k, v in args.items()}
+        fake_args = mapped(mode.from_tensor, args)
         fake = operator(**fake_args)
     outside = operator(**fake_args)
     for got in (meta, fake, outside):
@@ -149,7 +154,7 @@ def test_refusals_keep_their_sentence():
     with pytest.raises(dsakit.Error) as straight:
         dsakit.npu_quantize(**args)
     with pytest.raises(dsakit.Error) as meta:
-        dsakit.npu_quantize(**{k: v.to("meta") if torch.is_tensor(v) else v for k, v in args.items()})
+        dsakit.npu_quantize(**mapped(lambda v: v.to("meta"), args))
     assert str(straight.value) == str(meta.value) and str(meta.value).startswith("npu_quantize: scales")
 
 

@@ -103,6 +103,7 @@ class Documented:
             default = self.defaults.get(p.name, p.default)
             if default is ABSENT:
                 default = None if kind.endswith("?") else 0
+            default = None if isinstance(default, tuple) else default  # an order of axes, for which None stands
             text = f'"{default}"' if isinstance(default, str) else repr(default)
             words.append(f"{kind} {p.name}" + ("" if default is p.empty else "=" + text))
         if returns is None:
@@ -119,6 +120,10 @@ def type_of(field: dict[str, Any], letter: str | None) -> str:
     role, kind = field["role"], field["kind"]
     if kind == "dtype":
         return "int?" if role == "reserved" else "int" if field["dtypes"] == "int" else "ScalarType?"
+    if kind == "axes":
+        return "int[]?"
+    if field["list"]:
+        return "Tensor[]"
     if role == "attribute":
         return field["dtypes"] + "?" * (field["default"] is None and not field["required"])
     if kind == "lengths" and "int64" in field["dtypes"]:
