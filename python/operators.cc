@@ -35,7 +35,7 @@ const std::vector<Slot>& slots_of() {
       if (p.field.has_member()) all->push_back({p});
     for (std::size_t i = 0; i < all->size(); ++i)
       for (std::size_t j = 0; j < all->size(); ++j)
-        if (std::string((*all)[j].field.name) + "_out" == (*all)[i].field.name)
+        if (std::string((*all)[j].field.name) + "_out" == (*all)[i].field.name && !(*all)[j].list)
           (*all)[i].twin = int(j), (*all)[j].twin = int(i);
     return all;
   }();
