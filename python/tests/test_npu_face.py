@@ -52,6 +52,12 @@ def mapped(change, args):
     return torch.utils._pytree.tree_map(lambda v: change(v) if isinstance(v, torch.Tensor) else v, args)
 
 
+def graph_inputs(id):
+    """Dtypes that are written as strings, as a graph has them."""
+    kinds = {f["name"]: f["kind"] for f in dsakit._core.describe()[CALLS[id].operator]["fields"]}
+    return {k: getattr(torch, v) for k, v in inputs(id).items() if kinds[k] == "dtype" and isinstance(v, str)}
+
+
 def results_of(results):
     return results if isinstance(results, (tuple, list)) else (results,)
 
@@ -61,8 +67,7 @@ def test_calls_are_the_packages(npu, name, id):
     """Eager, through the dispatcher, fake and compiled: the same results and caches."""
     args, want_args = inputs(id), inputs(id)
     want = results_of(getattr(dsakit, name)(**want_args))
-    graph_args = {k: getattr(torch, v) if v in ("qint8", "quint4x2", "bfloat16") else v for k, v in inputs(id).items()
-                  if not isinstance(v, torch.Tensor)}  # fmt: skip
+    graph_args = graph_inputs(id)
     function = getattr(npu, name)
     required = {a.name: None for a in function.default._schema.arguments if not a.has_default_value()}
     dispatched = required | inputs(id) | graph_args
@@ -92,9 +97,7 @@ def test_opcheck(npu, name, id):
     args = inputs(id)
     if name == "npu_kv_quant_sparse_flash_attention":
         args["return_softmax_lse"] = False
-    for key, value in args.items():
-        if value in ("qint8", "quint4x2") if isinstance(value, str) else False:
-            args[key] = getattr(torch, value)
+    args |= graph_inputs(id)
     schema = getattr(torch.ops.npu, name).default._schema
     positional = [a.name for a in schema.arguments if not a.kwarg_only]
     defaults = {a.name: a.default_value for a in schema.arguments}

@@ -94,8 +94,6 @@ def sparse_rows():
         for size in (0, -1, INT64_MIN, 3, 8, 2**62):
             yield row(f"11 {size}", dict(sparse_block_size=size), "INVALID_ARGUMENT", "sparse_block_size")
         yield row("P01 layouts", dict(layout_kv="BSND", block_table=None), EITHER, {"layout_kv", "layout_query", "key"})
-        none = lambda v: v[..., :0].copy()
-        yield row("4 K", {index: none}, "INVALID_SHAPE", index)
         heads = lambda v: v[:, :0].copy()
         no_heads = dict(query=heads, query_rope=heads) if name == "sfa" else dict(query=heads)
         yield row("4 N1", no_heads, "INVALID_SHAPE", "query")
@@ -333,8 +331,10 @@ def dense_rows():
         yield row(f"S-69 {value}", dict(softmax_scale=value), "INVALID_ARGUMENT", "softmax_scale")
     for name in ("key", "value", "query"):
         quant = f"{name}_quant_mode"
-        for value in (-1, 1, 3, 6, 2**40):
+        for value in (-1, 1, 3, 9, 2**40):
             yield row(f"S-50 {quant} {value}", {quant: value}, "INVALID_ARGUMENT", {quant, "key_quant_mode"})
+        if name != "query":
+            yield row(f"S-50 {quant} reserved", {quant: 6}, "UNSUPPORTED", quant, says="reserved")
     one = np.ones((2, 16), F)
     for scale in ("dequant_scale_key", "dequant_offset_value", "dequant_scale_query"):
         yield row(f"T17 {scale}", {scale: one}, "INVALID_ARGUMENT", scale)
@@ -368,7 +368,7 @@ def dense_rows():
     for offset in ("dequant_offset_key", "dequant_offset_value"):
         yield row(f"S-50 {offset}", {offset: None}, "INVALID_ARGUMENT", {"dequant_offset_key", "dequant_offset_value"})
         yield row(f"S-55 {offset}", {offset: half}, "INVALID_DTYPE", offset)
-    for value in (-1, 6, 2**40):
+    for value in (-1, 9, 2**40):
         both_modes = dict(key_quant_mode=value, value_quant_mode=value)
         yield row(f"S-51 {value}", both_modes, "INVALID_ARGUMENT", "key_quant_mode", says="0..5")
     yield row("S-51 pair", dict(key_quant_mode=1), "INVALID_ARGUMENT", {"key_quant_mode", "value_quant_mode"})

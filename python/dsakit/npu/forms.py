@@ -40,13 +40,17 @@ def operator_of(name: str) -> str:
     return name if name in described else name.rstrip("_")
 
 
+# Where it is not one new tensor for each result: a graph has a fixed number of results, and one returns its argument.
+RETURNS = {"npu_kv_quant_sparse_flash_attention": "Tensor", "npu_scatter_nd_update_": "Tensor(a!)"}
+
+
 def same() -> Iterator[Form]:
     """Names that are the package's own."""
     for names, page in inventory.SAME:
         for name in names.split():
             if hasattr(dsakit, name) and operator_of(name) in dsakit._core.describe():
                 function = documented(name)
-                returns = "Tensor" if name == "npu_kv_quant_sparse_flash_attention" else None
+                returns = RETURNS.get(name)
                 yield Form((NPU,), name, function.schema(name, returns), function, page)
     for name, ours, page in inventory.SAME_C:
         if hasattr(dsakit, ours) and operator_of(ours) in dsakit._core.describe():
