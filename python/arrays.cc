@@ -443,7 +443,7 @@ Tensor Arrays::torch(PyObject* tensor, const char* parameter) {
     DLTensor in;
     if (torch.borrow(tensor, &in) != 0) {
       PyErr_Clear();  // what is wrong with it is said below
-    } else if (const DType type = in.lanes == 1 ? dlpack_dtype(in.code, in.bits) : DType::other;
+    } else if (const DType type = in.lanes == 1 ? dtype_of_dlpack(in.code, in.bits) : DType::other;
                in.device_type == kDLPackCpu && type != DType::other && in.ndim <= 8 &&
                (type < DType::f16 || type == DType::bf16 ||  // a negated view is part of a complex tensor
                 nb::steal(PyObject_CallMethodNoArgs(tensor, torch.is_neg)).ptr() == Py_False)) {
@@ -523,7 +523,7 @@ Tensor Arrays::dlpack(PyObject* object, const char* parameter) {
   }
   if (in.device_type != kDLPackCpu)
     refuse(Status::invalid_device, parameter, "is on DLPack device " + std::to_string(in.device_type), "1 (cpu)");
-  const DType type = in.lanes == 1 ? dlpack_dtype(in.code, in.bits) : DType::other;
+  const DType type = in.lanes == 1 ? dtype_of_dlpack(in.code, in.bits) : DType::other;
   if (type == DType::other)
     refuse(Status::invalid_dtype, parameter,
            "has DLPack code " + std::to_string(in.code) + ", " + std::to_string(in.bits) + " bits, " +

@@ -2,12 +2,10 @@
 #pragma once
 #include <cstdint>
 
-#include "dsakit/tensor.hpp"
+#include "core/dlpack.hpp"
 
 // The structures of DLPack 1.x, as its specification lays them out in memory.
 namespace dsakit::python {
-
-inline constexpr int kDLPackCpu = 1;
 
 struct DLTensor {
   void* data;
@@ -47,41 +45,5 @@ struct DLPackExchangeApi {
   void* managed_tensor_to_py_object;
   int (*dltensor_from_py_object)(void* object, DLTensor* borrowed);  // -1: a Python error is set; may be null
 };
-
-constexpr DType dlpack_dtype(int code, int bits) {
-  switch (code * 256 + bits) {
-    case 0 * 256 + 8:
-      return DType::i8;
-    case 0 * 256 + 16:
-      return DType::i16;
-    case 0 * 256 + 32:
-      return DType::i32;
-    case 0 * 256 + 64:
-      return DType::i64;
-    case 1 * 256 + 8:
-      return DType::u8;
-    case 1 * 256 + 16:
-      return DType::u16;
-    case 1 * 256 + 32:
-      return DType::u32;
-    case 1 * 256 + 64:
-      return DType::u64;
-    case 2 * 256 + 16:
-      return DType::f16;
-    case 2 * 256 + 32:
-      return DType::f32;
-    case 2 * 256 + 64:
-      return DType::f64;
-    case 4 * 256 + 16:
-      return DType::bf16;
-    case 6 * 256 + 8:
-      return DType::boolean;
-    case 10 * 256 + 8:
-      return DType::f8_e4m3;
-    case 12 * 256 + 8:
-      return DType::f8_e5m2;
-  }
-  return DType::other;
-}
 
 }  // namespace dsakit::python

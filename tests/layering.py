@@ -41,6 +41,7 @@ EXCEPTIONS = {
     ("python", "ops/ops.inc"): "the list of operators",
     ("python", "ops/describe.hpp"): "the description of each, of which its functions are made",
     ("python", "core/check.hpp"): "refusals of arrays, in the words of the operators' own",
+    ("python", "core/dlpack.hpp"): "element types as DLPack numbers them",
     ("python", "io/safetensors.hpp"): "dsakit.load_safetensors",
     ("python", "ops/lightning_indexer_prolog_quant/problem.hpp"): "its door alone, before a cache is copied",
     ("python", "ops/mla_indexer_prolog_quant/problem.hpp"): "its door alone, before a cache is copied",

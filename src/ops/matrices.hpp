@@ -27,10 +27,9 @@ struct Matrices {
   MatrixSource source(std::int64_t b) const { return {matrix(b), pitch, format == Format::NZ, k, n}; }
   /// Offset of an element within its matrix.
   std::int64_t at(std::int64_t row, std::int64_t column) const {
-    const std::int64_t c0 = 32 / size_of(dtype);
     if (format == Format::packed)
       return dtype == DType::i8 ? Panels<std::int8_t>::at(k, row, column) : Panels<bf16>::at(k, row, column);
-    if (format == Format::NZ) return column / c0 * ((k + 15) / 16 * 16 * c0) + row * c0 + column % c0;
+    if (format == Format::NZ) return nz_offset(k, size_of(dtype), row, column);
     return transposed ? column * pitch + row : row * pitch + column;
   }
 };

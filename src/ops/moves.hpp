@@ -24,6 +24,10 @@ inline void move_element(const Tensor& to, std::int64_t to_offset, const Tensor&
     bytes_at(to, to_offset)[byte] = bytes_at(from, from_offset)[byte];
 }
 
+inline void copy_elements(const Tensor& to, const Tensor& from) {
+  for (std::int64_t i = 0, n = from.elements(); i < n; ++i) move_element(to, offset_of(to, i), from, offset_of(from, i));
+}
+
 /// Integer `offset` of an int32 or int64 tensor.
 inline std::int64_t integer_at(const Tensor& t, std::int64_t offset) {
   return t.dtype == DType::i32 ? static_cast<const std::int32_t*>(t.data)[offset]

@@ -53,9 +53,7 @@ float Weight::at(std::int64_t matrix, std::int64_t row, std::int64_t column) con
     offset = dtype == DType::i8 ? Panels<std::int8_t>::at(k, row, column) : Panels<bf16>::at(k, row, column);
   } else {
     base = static_cast<const std::byte*>(source.data) + matrix * batch_stride;
-    const std::int64_t c0 = dtype == DType::i8 ? 32 : 16;
-    offset = source.nz ? column / c0 * ceil_div(k, 16) * 16 * c0 + row * c0 + column % c0
-                       : row * source.row_stride + column;
+    offset = source.nz ? nz_offset(k, size_of(dtype), row, column) : row * source.row_stride + column;
   }
   return dtype == DType::i8 ? float(reinterpret_cast<const std::int8_t*>(base)[offset])
                             : to_float(reinterpret_cast<const bf16*>(base)[offset]);

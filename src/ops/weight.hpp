@@ -8,6 +8,12 @@
 
 namespace dsakit {
 
+/// Offset of an element of a FRACTAL_NZ matrix of k rows, whose elements have `size` bytes.
+constexpr std::int64_t nz_offset(std::int64_t k, std::int64_t size, std::int64_t row, std::int64_t column) {
+  const std::int64_t c0 = 32 / size, padded = (k + 15) / 16 * 16;
+  return column / c0 * padded * c0 + row * c0 + column % c0;
+}
+
 /// A weight as the operators see it, whatever format it came in: a stack of [k, n] matrices cut in panels of 64
 /// columns. Packed panels are read where they lie; others are packed, panel by panel, into the caller's scratch.
 struct Weight {

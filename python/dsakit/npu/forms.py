@@ -48,14 +48,11 @@ def same() -> Iterator[Form]:
     """Names that are the package's own."""
     for names, page in inventory.SAME:
         for name in names.split():
-            if hasattr(dsakit, name) and operator_of(name) in dsakit._core.describe():
-                function = documented(name)
-                returns = RETURNS.get(name)
-                yield Form((NPU,), name, function.schema(name, returns), function, page)
+            function = documented(name)
+            yield Form((NPU,), name, function.schema(name, RETURNS.get(name)), function, page)
     for name, ours, page in inventory.SAME_C:
-        if hasattr(dsakit, ours) and operator_of(ours) in dsakit._core.describe():
-            function = documented(ours)
-            yield Form((C,), name, function.schema(name), function, page)
+        function = documented(ours)
+        yield Form((C,), name, function.schema(name), function, page)
 
 
 def attention() -> Iterator[Form]:

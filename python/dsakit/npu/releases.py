@@ -72,7 +72,7 @@ def forms(row: str) -> Iterator[Any]:
         function, upstream = make(3 if several else 1)
         new = name + suffix
         yield Form(spaces, new, upstream.schema(new, returns if several else "Tensor"), function, page)
-    if row in ("0.21", "0.22") and hasattr(dsakit, "store_kv_block_metadata"):
+    if row in ("0.21", "0.22"):
 
         def store_kv_block_pre(slot_mapping_npu: Any, slot_mapping_list: Any = (), block_size: int = 0) -> Any:
             """The three arrays of store_kv_block_metadata."""

@@ -8,8 +8,7 @@ using namespace gather_pa_kv_cache_op;
 
 void run(const Problem& p) {
   for (const auto& [cache, rows, copied] : p.parts) {
-    for (std::int64_t i = 0, n = copied.elements(); i < n; ++i)
-      move_element(rows, offset_of(rows, i), copied, offset_of(copied, i));
+    copy_elements(rows, copied);
     const std::int64_t width = rows.shape[1] * rows.shape[2], size = p.pages.block_size;
     for (std::int64_t b = 0, row = 0; b < p.batch; ++b)
       for (std::int64_t i = 0; i < p.length(b); ++i, ++row) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cstring>
-
 #include "ops/kv_rmsnorm_rope_cache/problem.hpp"
+#include "ops/moves.hpp"
 #include "ops/prolog/formula.hpp"
 #include "ops/row_operator.hpp"
 
@@ -40,11 +39,7 @@ void put(const Part& part, DType dtype, std::int64_t token, std::int64_t slot, c
 
 void reference(const Problem& p) {
   for (int i = 0; i < 2; ++i)
-    for (std::int64_t e = 0; e < p.from[i].elements(); ++e) {
-      const std::int64_t size = size_of(p.from[i].dtype);
-      std::memcpy(static_cast<std::byte*>(p.to[i].data) + offset_of(p.to[i], e) * size,
-                  static_cast<const std::byte*>(p.from[i].data) + offset_of(p.from[i], e) * size, std::size_t(size));
-    }
+    if (p.from[i]) copy_elements(p.to[i], p.from[i]);
   const DType dtype = p.kv.tensor.dtype;
   for (std::int64_t t = 0; t < p.tokens; ++t) {
     const auto columns = [&](const Part& part) {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <cmath>
-
+#include "ops/prolog/formula.hpp"
 #include "ops/quant_matmul/problem.hpp"
+#include "ops/row_operator.hpp"
 
 namespace dsakit {
 
@@ -30,18 +29,12 @@ void reference::quant_matmul(const QuantMatmulArgs& a, const QuantMatmulOuts& o)
         if (p.bias) sum += static_cast<const std::int32_t*>(p.bias.data)[j];
         v = float(sum) * scale;
       }
-      switch (o.y.dtype) {
-        case DType::bf16:
-          static_cast<bf16*>(o.y.data)[at] = to_bf16(v);
-          break;
-        case DType::f16:
-          static_cast<f16*>(o.y.data)[at] = to_f16(v);
-          break;
-        default:
-          if (p.offset) v = v + float_at(p.offset, at_or_only(p.offset, j));
-          static_cast<std::int8_t*>(o.y.data)[at] =
-              std::isnan(v) ? std::int8_t(0) : std::int8_t(std::clamp(std::nearbyintf(v), -128.0f, 127.0f));
+      if (o.y.dtype != DType::i8) {
+        store(o.y, at, v);
+        continue;
       }
+      if (p.offset) v = v + float_at(p.offset, at_or_only(p.offset, j));
+      static_cast<std::int8_t*>(o.y.data)[at] = prolog::formula::i8(v);
     }
   }
 }

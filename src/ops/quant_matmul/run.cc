@@ -5,6 +5,7 @@
 #include "ops/linear.hpp"
 #include "ops/prolog/rows.hpp"
 #include "ops/quant_matmul/problem.hpp"
+#include "ops/row_operator.hpp"
 
 namespace dsakit {
 namespace {
@@ -92,16 +93,10 @@ void finish_row(const Kernels& kernels, const Problem& p, const Shared& s, std::
   } else {
     for (int j = 0; j < n; ++j) v[j] = float(std::int64_t(sums[j]) + bias[j]) * s.scale[first + j];
   }
-  switch (y.dtype) {
-    case DType::bf16:
-      return kernels.round(v, n, static_cast<bf16*>(y.data) + at);
-    case DType::f16:
-      return kernels.round(v, n, static_cast<f16*>(y.data) + at);
-    default:
-      if (p.offset)
-        for (int j = 0; j < n; ++j) v[j] = v[j] + s.offset[first + j];
-      kernels.quantize(v, n, 1.0f, static_cast<std::int8_t*>(y.data) + at);
-  }
+  if (y.dtype != DType::i8) return narrow(kernels, v, n, y, at);
+  if (p.offset)
+    for (int j = 0; j < n; ++j) v[j] = v[j] + s.offset[first + j];
+  kernels.quantize(v, n, 1.0f, static_cast<std::int8_t*>(y.data) + at);
 }
 
 /// Rows begin .. end of one matrix times one of its panels.

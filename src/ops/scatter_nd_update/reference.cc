@@ -7,8 +7,7 @@ namespace {
 using scatter_nd_update_op::Problem;
 
 void run(const Problem& p) {
-  for (std::int64_t i = 0, n = p.copied.elements(); i < n; ++i)
-    move_element(p.self, offset_of(p.self, i), p.copied, offset_of(p.copied, i));
+  copy_elements(p.self, p.copied);
   std::int64_t width = 1;
   for (int axis = p.depth; axis < p.self.rank; ++axis) width *= p.self.shape[axis];
   for (std::int64_t r = 0; r < p.indices.count; ++r)

@@ -8,8 +8,7 @@ using namespace scatter_pa_kv_cache_op;
 
 void run(const Problem& p) {
   for (const Part& part : p.parts) {
-    for (std::int64_t i = 0, n = part.copied.elements(); i < n; ++i)
-      move_element(part.cache, offset_of(part.cache, i), part.copied, offset_of(part.copied, i));
+    copy_elements(part.cache, part.copied);
     const std::int64_t width = part.rows.shape[1] * part.rows.shape[2];
     for (std::int64_t t = 0; t < p.tokens(); ++t)
       for (std::int64_t j = 0, slot = p.slot(t); j < width && slot >= 0; ++j) {

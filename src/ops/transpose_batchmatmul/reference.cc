@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "ops/row_operator.hpp"
 #include "ops/transpose_batchmatmul/problem.hpp"
 
 namespace dsakit::reference {
@@ -13,17 +14,7 @@ void run(const Problem& p) {
         double sum = 0;
         for (std::int64_t k = 0; k < p.w.k; ++k)
           sum += double(float_at(p.x, b * p.x.stride[0] + i * p.x.stride[1] + k)) * p.weight(b, k, j);
-        const std::int64_t at = p.place(i, b * p.w.n + j);
-        switch (p.y.dtype) {
-          case DType::bf16:
-            static_cast<bf16*>(p.y.data)[at] = to_bf16(float(sum));
-            break;
-          case DType::f16:
-            static_cast<f16*>(p.y.data)[at] = to_f16(float(sum));
-            break;
-          default:
-            static_cast<float*>(p.y.data)[at] = float(sum);
-        }
+        store(p.y, p.place(i, b * p.w.n + j), float(sum));
       }
 }
 

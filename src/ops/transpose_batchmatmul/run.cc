@@ -3,6 +3,7 @@
 
 #include "ops/door.hpp"
 #include "ops/linear.hpp"
+#include "ops/row_operator.hpp"
 #include "ops/transpose_batchmatmul/problem.hpp"
 
 namespace dsakit {
@@ -42,21 +43,11 @@ void product_of_halves(const Kernels& kernels, const f16* a, std::int64_t a_stri
 }
 
 /// Columns first .. first + n - 1 of a row of y.
-void store(const Kernels& kernels, const Problem& p, std::int64_t row, std::int64_t first, std::int64_t n,
-           const float* v) {
+void store_row(const Kernels& kernels, const Problem& p, std::int64_t row, std::int64_t first, std::int64_t n,
+               const float* v) {
   for (std::int64_t run; n > 0; n -= run, first += run, v += run) {
     run = std::min(n, p.width - first % p.width);
-    const std::int64_t at = p.place(row, first);
-    switch (p.y.dtype) {
-      case DType::bf16:
-        kernels.round(v, run, static_cast<bf16*>(p.y.data) + at);
-        break;
-      case DType::f16:
-        kernels.round(v, run, static_cast<f16*>(p.y.data) + at);
-        break;
-      default:
-        std::copy_n(v, run, static_cast<float*>(p.y.data) + at);
-    }
+    narrow(kernels, v, run, p.y, p.place(row, first));
   }
 }
 
@@ -85,7 +76,8 @@ void product(const Call& call, const Problem& p, const Scratch& s, std::int64_t 
     else
       kernels.product(static_cast<const float*>(p.x.data) + at, stride, int(rows), s.wide, int(p.w.k), tile, kPanel,
                       false);
-    for (std::int64_t i = 0; i < rows; ++i) store(kernels, p, r + i, b * p.w.n + panel * kPanel, n, tile + i * kPanel);
+    for (std::int64_t i = 0; i < rows; ++i)
+      store_row(kernels, p, r + i, b * p.w.n + panel * kPanel, n, tile + i * kPanel);
   }
 }
 
