@@ -484,3 +484,24 @@ def test_a_decode_step_has_the_bits_of_the_package(caches, tokens):
     options = f"--heads 2 --tokens {tokens} --cached 300 --topk 128 --caches {caches} --check".split()
     done = subprocess.run([sys.executable, "-m", "dsakit.npu", script, *options], capture_output=True, text=True)
     assert done.returncode == 0 and "the same bits, caches included" in done.stdout, done.stderr
+
+
+def test_kernels_registered_earlier_are_named():
+    code = """
+import torch, warnings, torch.distributed.fsdp
+from torch.distributed.fsdp._fully_shard import _fsdp_collectives
+warnings.simplefilter("error")
+import dsakit.npu
+dsakit.npu.install()
+dsakit.npu.uninstall()
+mine = torch.library.Library("mine", "DEF")
+mine.define("double(Tensor x) -> Tensor")
+mine.impl("double", lambda x: x + x, "PrivateUse1")
+try:
+    dsakit.npu.install()
+except UserWarning as warning:
+    print(warning)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith("stay on PrivateUse1: mine/double/PrivateUse1")

@@ -186,7 +186,8 @@ def _groups() -> None:
 
 def warn_of_earlier_kernels() -> None:
     """Python kernels that others registered for the device before this moment stay where they are."""
-    keys = [k for k in getattr(torch.library, "_impls", ()) if k.endswith("/PrivateUse1") and not k.startswith("aten/")]
+    of_torch = ("aten/", "fsdp/", "c10d/", "_c10d_functional/", "symm_mem/", "inductor/")
+    keys = [k for k in getattr(torch.library, "_impls", ()) if k.endswith("/PrivateUse1") and not k.startswith(of_torch)]
     if keys:
         names = ", ".join(sorted(keys))
         warnings.warn(f"dsakit.npu: kernels registered before install() stay on PrivateUse1: {names}", stacklevel=3)
