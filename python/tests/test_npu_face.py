@@ -404,6 +404,20 @@ def test_uninstall_restores_everything():
     assert not hasattr(torch.ops.npu, "npu_rotary_mul")
 
 
+@pytest.mark.parametrize("later", [None, {"vllm_ascend": "0.11"}])
+def test_torch_finds_every_kernel_that_it_lists(later):
+    """inductor and torch.export look up every operator that has a decomposition."""
+    dsakit.npu.install(vllm_ascend="main")
+    try:
+        torch.export.default_decompositions()
+        dsakit.npu.uninstall()
+        if later:
+            dsakit.npu.install(**later)
+        torch.export.default_decompositions()
+    finally:
+        dsakit.npu.uninstall()
+
+
 def test_threads_call_while_another_installs():
     x = torch.rand(1, 2, 3, 8)
     want, wrong, stop = dsakit.rotary_mul(x, x, x), [], threading.Event()

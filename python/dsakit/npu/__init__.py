@@ -12,8 +12,8 @@ from ..errors import raise_error, shown
 
 _lock = threading.RLock()
 _installed = False
-_defined: dict[tuple[str, str], tuple[str, Any]] = {}  # namespace and name -> schema, library
-
+_defined: dict[tuple[str, str], tuple[str, Any]] = {}  # namespace and name -> schema, library; outlive uninstall()
+_kernels: dict[str, Any] = {}  # namespace -> library of the kernels; gone after uninstall()
 
 _beside_libraries: list[Any] = []
 
@@ -94,7 +94,8 @@ def install(
 
 def _define(packet: Any, space: str, form: Any) -> Any:
     """One operator: its schema, a kernel that calls the function for every key, and the object that stands under its name.
-    torch keeps it after uninstall(), which takes the object away: other threads may be about to call it."""
+    torch keeps the schema after uninstall(), which takes the rest away: other threads may hold the operator. The kernel has
+    to go, because inductor looks up every operator that has one of this key."""
     import torch
 
     schema, library = _defined.get((space, form.name), ("", None))
@@ -103,8 +104,10 @@ def _define(packet: Any, space: str, form: Any) -> Any:
             library._destroy()
         library = torch.library.Library(space, "FRAGMENT")
         library.define(form.schema, tags=(torch.Tag.pt2_compliant_tag,))
-        library.impl(form.name, form.function, "CompositeImplicitAutograd")
         _defined[space, form.name] = form.schema, library
+    if space not in _kernels:
+        _kernels[space] = torch.library.Library(space, "FRAGMENT")
+    _kernels[space].impl(form.name, form.function, "CompositeImplicitAutograd")
     namespace = getattr(torch.ops, space)
     if not hasattr(type(namespace), "dsakit"):
         namespace.__class__ = _refusing(type(namespace))
@@ -157,6 +160,8 @@ def _remove() -> None:
 
     for space, name in _defined:
         vars(getattr(torch.ops, space)).pop(name, None)
+    while _kernels:
+        _kernels.popitem()[1]._destroy()
     device.restore()
     inventory.offered.clear()
 
