@@ -490,16 +490,6 @@ def test_examples_of_the_pages(page, block, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("caches", ["C8", "C16", "mixed"])
-@pytest.mark.parametrize("tokens", [1, 4])
-def test_a_decode_step_has_the_bits_of_the_package(caches, tokens):
-    """Steps 1 to 10 as an engine writes them, at DeepSeek-V3.2's sizes with two heads, a token that is not stored."""
-    script = ROOT / "examples" / "npu_decode.py"
-    options = f"--heads 2 --tokens {tokens} --cached 300 --topk 128 --caches {caches} --check".split()
-    done = subprocess.run([sys.executable, "-m", "dsakit.npu", script, *options], capture_output=True, text=True)
-    assert done.returncode == 0 and "the same bits, caches included" in done.stdout, done.stderr
-
-
 def test_kernels_registered_earlier_are_named():
     code = """
 import torch, warnings, torch.distributed.fsdp

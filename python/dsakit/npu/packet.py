@@ -22,6 +22,14 @@ DTYPES = {
     0: torch.uint8, 1: torch.int8, 3: torch.int32, 5: torch.float16, 6: torch.float32, 12: torch.qint8, 13: torch.quint8,
     14: torch.qint32, 15: torch.bfloat16, 16: torch.quint4x2,
 }  # fmt: skip
+# Where engines pass strided slices of a split projection, which upstream's wrappers copy: strict takes them here too.
+STRIDED = {
+    "interleave_rope": "x",
+    "rotary_mul": "x",
+    "kv_rmsnorm_rope_cache": "kv",
+    "kv_rmsnorm_rope_cache_v2": "kv",
+    "kv_rmsnorm_rope_cache_v2_functional": "kv",
+}
 
 _modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
 
@@ -67,6 +75,7 @@ class Documented:
         self.positional = [p.name for p in self.parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         self.dtypes = [n for n in self.names if self.fields[n]["kind"] == "dtype" and self.fields[n]["role"] == "attribute"]
         self.weights = [n for n in self.names if self.fields[n]["kind"] == "weight"]
+        self.strided = STRIDED.get(operator)
         self.defaults = defaults or {}
         self.has_level = "level" in self.fields
         self.__name__, self.__doc__ = function.__name__, function.__doc__
@@ -86,6 +95,8 @@ class Documented:
                     kwargs[n] = dtype_of(self.__name__, n, kwargs[n])
             if level == "strict":
                 kwargs |= {n: formats.tagged(kwargs[n]) for n in self.weights if n in kwargs}
+                if isinstance(kwargs.get(self.strided), torch.Tensor):
+                    kwargs[self.strided] = kwargs[self.strided].contiguous()
         if self.has_level:
             kwargs["level"] = level
         return self.function(*args, **kwargs)
