@@ -52,7 +52,7 @@ def install(
             if force:
                 _beside(real)
             return False
-        from . import device, forms, inventory, modules, packet, releases, runtime
+        from . import device, forms, inventory, modules, releases, runtime
         from .levels import check, set_installed
 
         if soc not in runtime.SOC_VERSIONS:
@@ -72,18 +72,10 @@ def install(
             device.install(npu, host_copies)
             top = modules.install(npu, soc)
             inventory.offered.clear()
-            inventory.offered["torch_npu"] = {}
+            inventory.offered["torch_npu"] = {"Format": "fractal_nz"}
+            inventory.offered["torch_npu._C"] = {"_weak_ref_tensor": "spellings"}
             for form in forms.all_forms(row):
-                for space in form.spaces:
-                    made = _define(packet, space, form)
-                    if not form.page:
-                        continue
-                    inventory.offered.setdefault(f"torch.ops.{space}", {})[form.name] = form.page
-                    if space in ("npu", "custom") and not form.name in vars(top):
-                        setattr(top, form.name, made)
-                        inventory.offered["torch_npu"][form.name] = form.page
-            for name in "get_npu_format npu_format_cast_ Format empty_with_format empty_with_swapped_memory".split():
-                inventory.offered["torch_npu"][name] = "fractal_nz"
+                _offer(form, top)
             device.warn_of_earlier_kernels()
         except BaseException:
             _remove()
@@ -92,31 +84,53 @@ def install(
         return True
 
 
-def _define(packet: Any, space: str, form: Any) -> Any:
-    """One operator: its schema, a kernel that calls the function for every key, and the object that stands under its name.
-    torch keeps the schema after uninstall(), which takes the rest away: other threads may hold the operator. The kernel has
-    to go, because inductor looks up every operator that has one of this key."""
+def _offer(form: Any, top: Any) -> None:
+    """A form in every namespace that has it."""
+    from . import forms, inventory
+
+    for space in form.spaces:
+        made = _define(space, form)
+        if not form.page:
+            continue
+        inventory.offered.setdefault(f"torch.ops.{space}", {})[form.name] = form.page
+        if space in forms.IN_TORCH_NPU and form.name not in (forms.NOT_IN_TORCH_NPU, *vars(top)):
+            setattr(top, form.name, made)
+            inventory.offered["torch_npu"][form.name] = form.page
+
+
+def _register(space: str, name: str, schema: str, function: Any) -> None:
+    """One operator of torch: a schema, and a kernel that calls the function for every key. torch keeps the schema after
+    uninstall(), which takes the kernel away: other threads may hold the operator, and inductor looks up every operator that
+    has a kernel of this key."""
     import torch
 
-    schema, library = _defined.get((space, form.name), ("", None))
-    if schema != form.schema:
+    before, library = _defined.get((space, name), ("", None))
+    if before != schema:
         if library is not None:
             library._destroy()
         library = torch.library.Library(space, "FRAGMENT")
-        library.define(form.schema, tags=(torch.Tag.pt2_compliant_tag,))
-        _defined[space, form.name] = form.schema, library
+        library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+        _defined[space, name] = schema, library
     if space not in _kernels:
         _kernels[space] = torch.library.Library(space, "FRAGMENT")
-    _kernels[space].impl(form.name, form.function, "CompositeImplicitAutograd")
+    _kernels[space].impl(name, function, "CompositeImplicitAutograd")
+
+
+def _define(space: str, form: Any) -> Any:
+    """The object that stands under a form's name."""
+    import torch
+
+    from . import fia, packet
+
+    if form.out:
+        _register(space, form.name + ".out", *form.out)
+    _register(space, form.name, form.schema, form.function)
     namespace = getattr(torch.ops, space)
     if not hasattr(type(namespace), "dsakit"):
         namespace.__class__ = _refusing(type(namespace))
     made = packet.packet(space, form.name, form.function)
-    if form.name.endswith(("score", "score_v2")) and not form.name.startswith("_"):
-        from . import fia
-
-        flag = "softmax_lse_flag" if form.name == fia.V1 else "return_softmax_lse"
-        made.__dict__["out"] = fia.out_form(form.function, flag)
+    if form.out:
+        made.__dict__["out"] = fia.out_call(made.out, form.out[1])
     vars(namespace)[form.name] = made
     return made
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from ..errors import raise_error, shown
+from .packet import recorded
 
 V1, V2 = "npu_fused_infer_attention_score", "npu_fused_infer_attention_score_v2"
 RENAMED = {
@@ -88,18 +90,13 @@ def one(operator: str, name: str, value: Any) -> Any:
     return value[0]
 
 
-def out_form(function: Any, flag: str) -> Any:
-    """`.out`: results in given memory, as a list in the order of the schema or by name; softmax_lse with the flag only."""
+OUT = "Tensor? workspace=None, Tensor(a!) attention_out, Tensor(b!) softmax_lse"
 
-    def call(*args: Any, workspace: Any = None, out: Any = None, attention_out: Any = None, softmax_lse: Any = None,
-             **kwargs: Any) -> Any:  # fmt: skip
-        names = (function.__name__, "out", "")
-        if out is not None:
-            if len(out) != 2:
-                raise_error("INVALID_ARGUMENT", *names, f"has {len(out)} tensors", "[attention_out, softmax_lse]")
-            attention_out, softmax_lse = out
-        if attention_out is None or softmax_lse is None:
-            raise_error("INVALID_ARGUMENT", *names, "is missing", "[attention_out, softmax_lse]")
+
+def out_form(function: Any, flag: str) -> Any:
+    """Results in given memory, softmax_lse with the flag only. `workspace` is unused."""
+
+    def call(*args: Any, workspace: Any = None, attention_out: Any, softmax_lse: Any, **kwargs: Any) -> Any:
         results = function(*args, **kwargs)
         given = [("attention_out", attention_out, results[0]), ("softmax_lse", softmax_lse, results[1])]
         given = given[: 2 if kwargs.get(flag) else 1]
@@ -117,11 +114,33 @@ def out_form(function: Any, flag: str) -> Any:
     return call
 
 
+class Out(OpOverload):  # type: ignore[type-arg]
+    """What stands under `.out`: memory as a list in the order of the schema, `out=`, or by name."""
+
+    def __call__(self, /, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        names = (self._opname, "out", "")
+        if out is not None:
+            if len(out) != 2:
+                raise_error("INVALID_ARGUMENT", *names, f"has {len(out)} tensors", "[attention_out, softmax_lse]")
+            kwargs |= dict(attention_out=out[0], softmax_lse=out[1])
+        if kwargs.get("attention_out") is None or kwargs.get("softmax_lse") is None:
+            raise_error("INVALID_ARGUMENT", *names, "is missing", "[attention_out, softmax_lse]")
+        return super().__call__(*args, **kwargs) if recorded() else self.straight(*args, **kwargs)
+
+
+def out_call(overload: Any, straight: Any) -> Out:
+    made = Out.__new__(Out)
+    made.__dict__.update(overload.__dict__, straight=straight)
+    return made
+
+
 def max_workspace_form(function: Any) -> Any:
     def call(*args: Any, **kwargs: Any) -> torch.Tensor:
         """The call is checked; its workspace is the library's own."""
-        arguments = [a.to("meta") if isinstance(a, torch.Tensor) else a for a in args]
-        function(*arguments, **{k: v.to("meta") if isinstance(v, torch.Tensor) else v for k, v in kwargs.items()})
+        if not recorded():
+            to_meta = lambda v: v.to("meta") if isinstance(v, torch.Tensor) else v
+            args, kwargs = tuple(map(to_meta, args)), {k: to_meta(v) for k, v in kwargs.items()}
+        function(*args, **kwargs)
         return torch.empty(0, dtype=torch.uint8)
 
     return call

@@ -46,9 +46,9 @@ config = Config()
 TAG = "_dsakit_format"
 
 
-def get_npu_format(x: torch.Tensor) -> Format:
+def get_npu_format(self: torch.Tensor) -> Format:
     """FRACTAL_NZ or ND."""
-    if isinstance(x, FractalNZ) or getattr(x.untyped_storage(), TAG, None) == NZ:
+    if isinstance(self, FractalNZ) or getattr(self.untyped_storage(), TAG, None) == NZ:
         return Format.FRACTAL_NZ
     return Format.ND
 
@@ -60,22 +60,23 @@ def tagged(x: Any) -> Any:
     return x
 
 
-def npu_format_cast(x: torch.Tensor, acl_format: Any, customize_dtype: Any = None, input_dtype: Any = None) -> torch.Tensor:
-    """`x` in another format: 2 (ND) or 29 (FRACTAL_NZ), a Format, or the format of a tensor. Already there: `x` itself."""
-    wanted = _wanted("npu_format_cast", x, acl_format, customize_dtype, input_dtype)
-    if wanted == get_npu_format(x):
-        return x
-    copy = x.detach().clone(memory_format=torch.contiguous_format).as_subclass(torch.Tensor)
+def npu_format_cast(self: torch.Tensor, acl_format: Any, customize_dtype: Any = None, input_dtype: Any = None) -> torch.Tensor:
+    """`self` in another format: 2 (ND) or 29 (FRACTAL_NZ), a Format, or the format of a tensor. Already there: `self`."""
+    wanted = _wanted("npu_format_cast", self, acl_format, customize_dtype, input_dtype)
+    if wanted == get_npu_format(self):
+        return self
+    plain = self.as_subclass(torch.Tensor) if isinstance(self, FractalNZ) else self
+    copy = plain.detach().clone(memory_format=torch.contiguous_format)
     if wanted == Format.FRACTAL_NZ:
         setattr(copy.untyped_storage(), TAG, NZ)
     return copy
 
 
-def npu_format_cast_(x: torch.Tensor, acl_format: Any) -> torch.Tensor:
+def npu_format_cast_(self: torch.Tensor, acl_format: Any) -> torch.Tensor:
     """The same in place."""
-    wanted = _wanted("npu_format_cast_", x, acl_format, None, None)
-    setattr(x.untyped_storage(), TAG, int(wanted))
-    return x
+    wanted = _wanted("npu_format_cast_", self, acl_format, None, None)
+    setattr(self.untyped_storage(), TAG, int(wanted))
+    return self
 
 
 def empty_with_format(
@@ -83,7 +84,14 @@ def empty_with_format(
 ) -> torch.Tensor:
     """torch.empty with a format."""
     made = torch.empty(size, dtype=dtype)
-    return npu_format_cast_(made, acl_format) if int(acl_format) == NZ else made
+    return made if acl_format == Format.ND else npu_format_cast_(made, acl_format)
+
+
+def empty_with_swapped_memory(
+    size: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+) -> torch.Tensor:
+    """torch.empty: all memory is the host's."""
+    return torch.empty(size, dtype=dtype)
 
 
 def _wanted(operator: str, x: Any, acl_format: Any, *dtypes: Any) -> Format:

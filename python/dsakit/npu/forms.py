@@ -23,14 +23,21 @@ class Form(NamedTuple):
     schema: str
     function: Callable[..., Any]
     page: str
+    out: tuple[str, Callable[..., Any]] | None = None  # the overload .out
 
 
 NPU, C, CUSTOM, PYPTO = "npu", "_C_ascend", "custom", "custom_pypto"
+IN_TORCH_NPU = (NPU, CUSTOM)  # whose names torch_npu has too
+NOT_IN_TORCH_NPU = "lightning_indexer"  # of an older package of kernels
+
+
+# Parameters that the package has and torch_npu has not under this name.
+WITHOUT = {"npu_kv_quant_sparse_flash_attention": ("return_softmax_lse",)}
 
 
 def documented(name: str, **defaults: Any) -> Documented:
     """A function of dsakit under the same name."""
-    return Documented(getattr(dsakit, name), operator_of(name), defaults)
+    return Documented(getattr(dsakit, name), operator_of(name), defaults, WITHOUT.get(name, ()))
 
 
 def operator_of(name: str) -> str:
@@ -40,7 +47,7 @@ def operator_of(name: str) -> str:
     return name if name in described else name.rstrip("_")
 
 
-# Where it is not one new tensor for each result: a graph has a fixed number of results, and one returns its argument.
+# Where it is not one new tensor for each result: the others go with return_softmax_lse, and one returns its argument.
 RETURNS = {"npu_kv_quant_sparse_flash_attention": "Tensor", "npu_scatter_nd_update_": "Tensor(a!)"}
 
 
@@ -60,13 +67,17 @@ def attention() -> Iterator[Form]:
     page = "fused_infer_attention_score_v2"
     v2 = documented(fia.V2)
     v1 = fia.first(v2)
-    yield Form((NPU,), fia.V1, f"{fia.V1}({fia.SCHEMA_V1}) -> (Tensor, Tensor)", v1, page)
-    for name, function, schema in ((fia.V1, v1, fia.SCHEMA_V1), (fia.V2, v2, v2.schema("").split(" -> ")[0][1:-1])):
+    v2_words = v2.schema("").split(" -> ")[0][1:-1]
+    for name, function, words, flag, scale in (
+        (fia.V1, v1, fia.SCHEMA_V1, "softmax_lse_flag", "quant_scale2"),
+        (fia.V2, v2, v2_words, "return_softmax_lse", "quant_scale_out"),
+    ):
+        out = f"{name}.out({words}, {fia.OUT}) -> (Tensor(a!), Tensor(b!))", fia.out_form(function, flag)
+        yield Form((NPU,), name, f"{name}({words}) -> (Tensor, Tensor)", function, page, out)
         new = f"_{name}_get_max_workspace"
-        yield Form((NPU,), new, f"{new}({schema}) -> Tensor", fia.max_workspace_form(function), page)
+        yield Form((NPU,), new, f"{new}({words}) -> Tensor", fia.max_workspace_form(function), page)
         new = f"_{name}_infer_output"
-        flag, scale = ("softmax_lse_flag", "quant_scale2") if name == fia.V1 else ("return_softmax_lse", "quant_scale_out")
-        rest = [w for w in schema.split(", ") if w not in ("Tensor query", "Tensor key", "Tensor value", "*")]
+        rest = [w for w in words.split(", ") if w not in ("Tensor query", "Tensor key", "Tensor value", "*")]
         words = ", ".join(["Tensor query", "Tensor value", "*", *rest])
         yield Form((NPU,), new, f"{new}({words}) -> (Tensor, Tensor)", fia.infer_output_form(flag, scale), page)
     prolog = documented("npu_mla_prolog_v2")
@@ -177,9 +188,19 @@ def memory() -> Iterator[Form]:
     yield Form((NPU,), "npu_prefetch", schema, npu_prefetch, "spellings")
     schema = "npu_dtype_cast(Tensor self, ScalarType dtype, int? input_dtype=None) -> Tensor"
     yield Form((NPU,), "npu_dtype_cast", schema, npu_dtype_cast, "spellings")
-    for name in ("npu_format_cast", "_npu_format_cast"):
-        schema = f"{name}(Tensor self, int acl_format, int? customize_dtype=None, int? input_dtype=None) -> Tensor"
-        yield Form((NPU,), name, schema, formats.npu_format_cast, "fractal_nz")
+    for name, schema, function in (
+        ("npu_format_cast", f"({CAST}) -> Tensor", formats.npu_format_cast),
+        ("_npu_format_cast", f"({CAST}) -> Tensor", formats.npu_format_cast),
+        ("npu_format_cast_", "(Tensor(a!) self, int acl_format) -> Tensor(a!)", formats.npu_format_cast_),
+        ("get_npu_format", "(Tensor self) -> int", formats.get_npu_format),
+        ("empty_with_format", f"(SymInt[] size, {EMPTY}, int acl_format=2) -> Tensor", formats.empty_with_format),
+        ("empty_with_swapped_memory", f"(SymInt[] size, {EMPTY}) -> Tensor", formats.empty_with_swapped_memory),
+    ):
+        yield Form((NPU,), name, name + schema, function, "fractal_nz")
+
+
+CAST = "Tensor self, int acl_format, int? customize_dtype=None, int? input_dtype=None"
+EMPTY = "ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None"
 
 
 def all_forms(release: str) -> list[Form]:

@@ -14,7 +14,6 @@ SAME = (
     ("npu_mla_prolog_v3 npu_mla_prolog_v3_functional npu_mla_prolog_v2", "mla_prolog"),
     ("npu_lightning_indexer npu_quant_lightning_indexer", "lightning_indexer"),
     ("npu_sparse_flash_attention npu_kv_quant_sparse_flash_attention", "sparse_flash_attention"),
-    ("npu_fused_infer_attention_score_v2", "fused_infer_attention_score_v2"),
     ("npu_attention_update", "attention_update"),
     ("npu_dynamic_quant", "dynamic_quant"),
     ("npu_dynamic_block_quant", "dynamic_block_quant"),
@@ -52,7 +51,7 @@ REFUSED = (
     ("npu_paged_cache_load", "npu_gather_pa_kv_cache"),
     ("npu_gather_selection_kv_cache dsa_plan dsa_serve dsa_install", "attention on whole caches"),
     (
-        "npu_dynamic_mx_quant* npu_dynamic_dual_level_mx_quant* npu_dynamic_quant_asymmetric npu_*fp8*quant*",
+        "*_mx_quant* npu_dynamic_quant_asymmetric npu_*fp8*quant*",
         "npu_dynamic_quant",
     ),
     (
@@ -66,11 +65,13 @@ REFUSED = (
         "npu_quant_matmul, npu_swiglu",
     ),
     (
-        "npu_mm_all_reduce* npu_mm_reduce_scatter* npu_all_gather_*mm* npu_*matmul_all_reduce*",
+        "*mm_all_reduce* *mm_reduce_scatter* npu_all_gather_*mm* *alltoall*mm* *mm_alltoall* *matmul_all_reduce* "
+        "*matmul_allreduce*",
         "torch.distributed + npu_quant_matmul",
     ),
     (
-        "*sharedkv* compressor* *_epilog* npu_vllm_quant_lightning_indexer* npu_scatter_nd_update_v2",
+        "*sharedkv* compressor* *_epilog* npu_vllm_quant_lightning_indexer* npu_scatter_nd_update_v2 "
+        "torch.ops._C_ascend.npu_quant_lightning_indexer",
         "the V3.2 operators",
     ),
     ("*_grad *_backward *_kl_loss", "none: inference only"),
@@ -105,7 +106,7 @@ def refuse(space: str, name: str) -> NoReturn:
     """A name that `space` does not have: what its sentence points to."""
     error = None
     for patterns, nearest in REFUSED:
-        if any(fnmatch.fnmatchcase(name, p) for p in patterns.split()):
+        if any(fnmatch.fnmatchcase(n, p) for n in (name, f"{space}.{name}") for p in patterns.split()):
             error = Missing(f"{space}: {name} is not computed, wanted {nearest}")
             error.wanted, error.got = nearest, "is not computed"
             break

@@ -34,16 +34,18 @@ STRIDED = {
 _modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
 
 
+def recorded() -> bool:
+    """Whether torch records calls: it compiles, or a mode is on."""
+    return torch.compiler.is_compiling() or bool(_modes[0]() or _modes[1]())
+
+
 class Packet(OpOverloadPacket):  # type: ignore[type-arg]
     """An operator packet whose plain calls do not pass the dispatcher: a Python kernel behind it costs ten times more."""
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        if _modes[0]() or _modes[1]() or torch.compiler.is_compiling():
+        if recorded():
             return self._op(*args, **kwargs)
         return self.straight(*args, **kwargs)
-
-    def overloads(self) -> list[str]:
-        return super().overloads() + ["out"] * ("out" in self.__dict__)
 
 
 def packet(space: str, name: str, straight: Callable[..., Any]) -> Packet:
@@ -64,13 +66,14 @@ class Documented:
     """A function of the package as torch_npu has it: without parameters of our own, at the level of the thread, no memory
     for results, dtypes as torch_npu writes them."""
 
-    def __init__(self, function: Callable[..., Any], operator: str, defaults: dict[str, Any] | None = None):
+    def __init__(self, function: Callable[..., Any], operator: str, defaults: dict[str, Any] | None = None,
+                 without: tuple[str, ...] = ()):  # fmt: skip
         self.function, self.operator = function, operator
         d = description_of(operator)
         self.fields = {f["name"]: f for f in d["fields"]}
         outs = [n for n, f in self.fields.items() if f["role"] == "out" or f["role"] == "hint"]
         own = inspect.signature(function).parameters.values()
-        self.parameters = [p for p in own if p.name not in OURS and p.name not in outs]
+        self.parameters = [p for p in own if p.name not in (*OURS, *without, *outs)]
         self.names = frozenset(p.name for p in self.parameters)
         self.positional = [p.name for p in self.parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         self.dtypes = [n for n in self.names if self.fields[n]["kind"] == "dtype" and self.fields[n]["role"] == "attribute"]
