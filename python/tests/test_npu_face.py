@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", minversion="2.13")
 import dsakit  # noqa: E402
 import dsakit.npu  # noqa: E402
 from dsakit.npu import fia, forms, inventory  # noqa: E402
-from oracle.calls import CALLS  # noqa: E402
+from oracle.calls import CALLS, STRICT  # noqa: E402
 from oracle.harness import assert_same, to_numpy, to_torch  # noqa: E402
 
 
@@ -157,6 +157,23 @@ def test_attention_of_engines(npu):
     assert len(got) == 3 and all(torch.equal(a, b) for a, b in zip(got, want))
     assert torch.equal(torch.ops._C_ascend.npu_sparse_flash_attention(*given, 1, **args), want[0])
     assert torch.equal(dsakit.ops._C_ascend.npu_sparse_flash_attention(*given, **args)[0], want[0])
+
+
+def test_strict_takes_the_lse_of_pages_from_engines_only(npu):
+    args = {k: to_torch(v) for k, v in STRICT["sfa strict"].make().items() if k not in ("level", "sinks", "attention_out")}
+    args = mapped(lambda v: torch.nan_to_num(v) if v.is_floating_point() else v, args) | dict(return_softmax_lse=True)
+    assert args["layout_kv"] == "PA_BSND"
+    want = dsakit.sparse_flash_attention(**args)
+    heads = {n: args[n].repeat(1, 3, 1)[:, :3].contiguous() for n in ("query", "query_rope")}  # three: portable only
+    with dsakit.npu.level("strict"):
+        got = torch.ops._C_ascend.npu_sparse_flash_attention(**args)
+        assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True)) and len(got[1]) > 0
+        for function, change, name in (
+            (npu.npu_sparse_flash_attention, {}, "return_softmax_lse"),
+            (torch.ops._C_ascend.npu_sparse_flash_attention, heads, "query"),
+        ):
+            with pytest.raises(dsakit.Error, match=f"npu_sparse_flash_attention: {name} .*strict: Atlas"):
+                function(**args | change)
 
 
 @pytest.mark.parametrize("release, name, space, count", [
