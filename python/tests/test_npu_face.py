@@ -365,6 +365,90 @@ def test_a_real_torch_npu_is_left_alone(monkeypatch):
     assert dsakit.npu.install() is False and sys.modules["torch_npu"] is real and not dsakit.npu.installed()
 
 
+BESIDE = """
+import sys, types, warnings
+import torch
+real = types.ModuleType("torch_npu")
+sys.modules["torch_npu"] = real
+theirs = torch.library.Library("npu", "DEF")
+theirs.define("npu_rotary_mul(Tensor self, Tensor r1, Tensor r2, str rotary_mode='half', Tensor? rotate=None) -> Tensor")
+theirs.define("npu_rms_norm(Tensor self, Tensor gamma, float epsilon=1e-05) -> (Tensor, Tensor)")
+theirs.define("npu_swiglu(Tensor self, int dim=-1, int more=0) -> Tensor")
+theirs.define("npu_dynamic_quant(Tensor input, *, Tensor? smooth_scales=None, Tensor? group_index=None) -> Tensor")
+before, patched = dict(vars(torch)), torch.Tensor.to
+import dsakit.npu
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for _ in range(2):
+        assert dsakit.npu.install(force=True) is False
+said = {str(w.message) for w in caught}
+print(said)
+assert said == {"dsakit.npu: torch_npu has other schemas of npu_dynamic_quant, npu_rms_norm, npu_swiglu"}
+assert sys.modules["torch_npu"] is real and not vars(real).keys() - {"__doc__", "__loader__", "__name__", "__package__", "__spec__"}
+assert torch.Tensor.to is patched and not dsakit.npu.installed() and not hasattr(torch, "npu")
+x = torch.rand(1, 2, 3, 8)
+assert torch.equal(torch.ops.npu.npu_rotary_mul(x, x, x, "interleave"), dsakit.rotary_mul(x, x, x, "interleave"))
+for name, args in (("npu_rms_norm", (x, x[0, 0, 0])), ("npu_swiglu", (x,))):
+    try:
+        getattr(torch.ops.npu, name)(*args)
+        raise SystemExit(name)
+    except NotImplementedError:
+        pass
+dsakit.npu.uninstall()
+try:
+    torch.ops.npu.npu_rotary_mul(x, x, x)
+    raise SystemExit("after uninstall()")
+except NotImplementedError:
+    pass
+"""
+
+
+def test_kernels_beside_a_real_torch_npu():
+    """Its module and device stay; schemas that ours take have kernels for CPU tensors, the others are named."""
+    done = subprocess.run([sys.executable, "-c", BESIDE], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_hccl_groups_are_gloo(npu):
+    from torch_npu._C._distributed_c10d import ProcessGroupHCCL
+
+    torch.distributed.init_process_group("hccl", rank=0, world_size=1, store=torch.distributed.HashStore())
+    try:
+        assert torch.distributed.get_backend() == "gloo"
+        options = ProcessGroupHCCL.Options()
+        options.hccl_config = {"hccl_buffer_size": 200}
+        group = torch.distributed.new_group([0], backend="hccl", pg_options=options)
+        assert torch.distributed.get_backend(group) == "gloo" and options.hccl_config == {"hccl_buffer_size": 200}
+        x = torch.tensor([1.0, 2.0], device="npu")
+        torch.distributed.all_reduce(x, group=group)
+        assert x.tolist() == [1, 2]
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("built", [False, True])
+def test_what_a_build_of_vllm_ascend_leaves(monkeypatch, tmp_path, built):
+    """A checkout lacks its library and what was said of the device; a build has its own."""
+    package = tmp_path / "vllm_ascend"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    if built:
+        (package / "_build_info.py").write_text("__device_type__ = 'its own'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    dsakit.npu.install(soc="A3")
+    try:
+        import vllm_ascend.vllm_ascend_C  # noqa: F401
+        from vllm_ascend._build_info import __device_type__
+
+        assert __device_type__ == ("its own" if built else "A3")
+    finally:
+        dsakit.npu.uninstall()
+        left = [name for name in sys.modules if name.startswith("vllm_ascend.") and name != "vllm_ascend._build_info"]
+        for name in [name for name in sys.modules if name.partition(".")[0] == "vllm_ascend"]:
+            del sys.modules[name]
+    assert not left
+
+
 def test_command(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(

@@ -50,7 +50,7 @@ def install(
         real = sys.modules.get("torch_npu")
         if real is not None and not _installed:
             if force:
-                _beside(real)
+                _beside()
             return False
         from . import device, forms, inventory, modules, releases, runtime
         from .levels import check, set_installed
@@ -158,9 +158,11 @@ def _refusing(namespace: type) -> type:
 
 
 def uninstall() -> None:
-    """Takes the face away. The device name "npu" stays known to torch."""
+    """Takes the face away, and kernels beside a real torch_npu. The device name "npu" stays known to torch."""
     global _installed
     with _lock:
+        while _beside_libraries:
+            _beside_libraries.pop()._destroy()
         if _installed:
             _remove()
         _installed = False
@@ -180,30 +182,42 @@ def _remove() -> None:
     inventory.offered.clear()
 
 
-def _beside(real: Any) -> None:
-    """Kernels for CPU tensors of a real torch_npu's operators, where its schemas are ours."""
+def _beside() -> None:
+    """Kernels for CPU tensors of a real torch_npu's operators, where ours take what its schemas say."""
     import warnings
 
     import torch
 
     from . import forms, releases
 
+    uninstall()
     library = torch.library.Library("npu", "FRAGMENT")
     _beside_libraries.append(library)
     other = []
     for form in forms.all_forms(releases.release(None)):
-        if "npu" not in form.spaces:
+        if "npu" not in form.spaces or not hasattr(torch.ops.npu, form.name):
             continue
-        try:
-            theirs = str(getattr(torch.ops.npu, form.name).default._schema)
-        except AttributeError:
-            continue
-        if theirs.removeprefix("npu::") == form.schema:
+        if _takes(torch._C.parse_schema(form.schema), getattr(torch.ops.npu, form.name).default._schema):
             library.impl(form.name, form.function, "CPU")
         else:
             other.append(form.name)
     if other:
         warnings.warn(f"dsakit.npu: torch_npu has other schemas of {', '.join(other)}", stacklevel=3)
+
+
+def _takes(ours: Any, theirs: Any) -> bool:
+    """Whether a call of their schema is one of ours: their positional parameters are our first ones (the very first may have
+    another name), we have their keywords, need no others, and give as many results. Defaults are equal: torch leaves out an
+    argument that is the default."""
+
+    def parameters(schema: Any) -> list[Any]:
+        names = [""] + [a.name for a in schema.arguments[1:]]
+        return [(n, a.kwarg_only, a.has_default_value(), a.default_value) for n, a in zip(names, schema.arguments)]
+
+    mine, other = parameters(ours), parameters(theirs)
+    positional = [a for a in other if not a[1]]
+    known = positional == [a for a in mine if not a[1]][: len(positional)] and all(a in mine for a in other)
+    return known and all(a[2] or a in other for a in mine) and len(ours.returns) == len(theirs.returns)
 
 
 def installed() -> bool:
