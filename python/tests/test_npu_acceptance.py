@@ -587,5 +587,5 @@ def test_of_vllm_ascend(name):
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)
     print(done.stdout, done.stderr)
     if name == REPORTED and done.returncode:
-        pytest.xfail(done.stdout.splitlines()[-1])
+        pytest.xfail(done.stdout[-200:])
     assert done.returncode == 0

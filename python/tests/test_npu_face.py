@@ -454,11 +454,17 @@ def test_command(tmp_path):
     script.write_text(
         "import subprocess, sys, torch, torch_npu\n"
         "assert subprocess.run(['npu-smi'], capture_output=True, text=True).stdout == 'dsakit\\n'\n"
-        "x = torch.ones(1, 1, 1, 8, device='npu')\n"
+        "x = torch.ones(1, 1, 1, 1024, device='npu')\n"
         "print(sys.argv[1:], torch_npu.npu_rotary_mul(x, x, x).sum().item())\n"
     )
     done = subprocess.run([sys.executable, "-m", "dsakit.npu", str(script), "a"], capture_output=True, text=True)
-    assert done.stdout == "['a'] 8.0\n", done.stderr
+    assert done.stdout == "['a'] 1024.0\n", done.stderr
+    module = [sys.executable, "-m", "dsakit.npu", "--strict", "-m", "script", "-m", "b"]
+    done = subprocess.run(module, capture_output=True, text=True, cwd=tmp_path)
+    assert "strict: Atlas" in done.stderr, done.stdout
+    del module[3]
+    done = subprocess.run(module, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout == "['-m', 'b'] 1024.0\n", done.stderr
     done = subprocess.run([sys.executable, "-m", "dsakit.npu", "names"], capture_output=True, text=True)
     assert "torch_npu.npu_mla_prolog_v3" in done.stdout and "npu_ring_mla" in done.stdout, done.stderr
 

@@ -19,10 +19,11 @@ def main() -> None:
     parser.add_argument("--soc", default="A2")
     parser.add_argument("--vllm-ascend", default=None, metavar="RELEASE")
     parser.add_argument("--devices", type=int, default=1)
-    parser.add_argument("rest", nargs=argparse.REMAINDER, help="SCRIPT .., -m MODULE .., or names")
+    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="MODULE ..")
+    parser.add_argument("rest", nargs=argparse.REMAINDER, help="SCRIPT .., or names")
     options = parser.parse_args()
-    rest = options.rest
-    if not rest:
+    module, rest = options.module, options.rest
+    if not (module or rest):
         parser.error("wanted a script, -m MODULE, or names")
     level = "strict" if options.strict else "portable"
     install(level=level, soc=options.soc, vllm_ascend=options.vllm_ascend, devices=options.devices)
@@ -35,10 +36,10 @@ def main() -> None:
         command.write_text("#!/bin/sh\necho dsakit\n")
         command.chmod(0o755)
         os.environ["PATH"] = folder + os.pathsep + os.environ.get("PATH", "")
-        if rest[0] == "-m" and len(rest) > 1:
-            sys.argv = rest[1:]
+        if module:
+            sys.argv = module
             sys.path.insert(0, os.getcwd())
-            runpy.run_module(rest[1], run_name="__main__", alter_sys=True)
+            runpy.run_module(module[0], run_name="__main__", alter_sys=True)
         else:
             sys.argv = rest
             sys.path.insert(0, str(pathlib.Path(rest[0]).resolve().parent))
