@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What a call from Python costs beyond the work of the library: mla_prolog_v3 with 17 tensors and 9 attributes, so small that
-nearly nothing is computed.
+nearly nothing is computed; the same as torch_npu; and what calls of torch cost while dsakit is torch_npu.
 
     .venv/bin/python scripts/bench_python.py
 
@@ -13,6 +13,7 @@ import time
 import torch
 
 import dsakit
+import dsakit.npu
 
 
 def bf16(*shape):
@@ -71,6 +72,48 @@ def microseconds(call, calls=200, rounds=40):
     return best * 1e6
 
 
+X = torch.ones(8)
+# calls that do not say "npu", those of which install() changes the method, and factories without and with the device
+PLAIN = {
+    "x + x": lambda: X + X,
+    "torch.zeros": lambda: torch.zeros(8),
+    "x.view": lambda: X.view(2, 4),
+    "torch.nn.functional.relu": lambda: torch.nn.functional.relu(X),
+}
+MOVES = {
+    "x.to(dtype)": lambda: X.to(torch.float32),
+    'x.to("cpu")': lambda: X.to("cpu"),
+    "x.cpu()": lambda: X.cpu(),
+}
+FACTORIES = {
+    "torch.empty": lambda **k: torch.empty(8, **k),
+    "torch.zeros": lambda **k: torch.zeros(8, **k),
+    "torch.arange": lambda **k: torch.arange(8, **k),
+    "torch.tensor": lambda **k: torch.tensor([1.0], **k),
+}
+
+
+def torch_npu_lines(tensors, attributes, library):
+    """Before and after install()."""
+    before = {name: microseconds(f) for name, f in (PLAIN | MOVES).items()}
+    dsakit.npu.install()
+    import torch_npu
+
+    took = microseconds(lambda: torch_npu.npu_mla_prolog_v3(**tensors, **attributes))
+    print(f"  torch_npu.npu_mla_prolog_v3         {took:6.1f}   {took - library:+6.1f}")
+    print("calls of torch before install() and after it")
+    for name, f in PLAIN.items():
+        after = microseconds(f)
+        print(f"  {name:<34}  {before[name]:6.2f}   {after:6.2f}   x {after / before[name]:.2f}")
+    for name, f in MOVES.items():
+        after = microseconds(f)
+        print(f"  {name:<34}  {before[name]:6.2f}   {after:6.2f}   {after - before[name]:+.2f}")
+    print('factories, and with device="npu"')
+    for name, f in FACTORIES.items():
+        plain, npu = microseconds(f), microseconds(lambda: f(device="npu"))
+        print(f"  {name:<34}  {plain:6.2f}   {npu:6.2f}   x {npu / plain:.1f}")
+
+
 def main():
     dsakit.set_num_threads(1)
     tensors, attributes = arguments()
@@ -87,6 +130,7 @@ def main():
     for name, f in (("results made", call), ("results given", into), ("torch.ops.dsakit", torch_ops)):
         took = microseconds(f)
         print(f"  from Python, {name:<20}  {took:6.1f}   {took - library:+6.1f}")
+    torch_npu_lines(tensors, attributes, library)
 
 
 if __name__ == "__main__":

@@ -219,6 +219,8 @@ def test_devices(npu):
     x = torch.ones(3)
     for moved in (x.npu(), x.to("npu"), x.cpu(), x.to("cpu"), x.to(device="npu:0"), x.to("npu", torch.float64)):
         assert moved.data_ptr() != x.data_ptr() and moved.tolist() == [1, 1, 1] and moved.is_npu
+    sparse = torch.eye(2).to_sparse()
+    assert sparse.cpu() is not sparse and sparse.cpu().to_dense().equal(torch.eye(2))
     assert x.to(torch.float32) is x and x.to(torch.float16).dtype == torch.float16
     with torch.device("npu"):
         assert torch.nn.Linear(2, 3).weight.shape == (3, 2)
@@ -304,15 +306,17 @@ def test_prefetch(npu):
 
 
 def test_uninstall_restores_everything():
-    owners = (torch, torch.Tensor, torch.nn.Module, torch.accelerator, torch.library.Library, torch.distributed)
+    distributed = (torch.distributed, torch.distributed.distributed_c10d)
+    owners = (torch, torch.Tensor, torch.nn.Module, torch.accelerator, torch.library.Library, *distributed)
+    identities = lambda: [{name: id(value) for name, value in vars(o).items()} for o in owners]
     dsakit.npu.install()
     dsakit.npu.uninstall()  # what torch makes at the first access is there now
-    before = [dict(vars(o)) for o in owners]
+    before = identities()
     modules = set(sys.modules)
     dsakit.npu.install()
-    assert dsakit.npu.installed()
+    assert dsakit.npu.installed() and identities() != before
     dsakit.npu.uninstall()
-    assert not dsakit.npu.installed() and [dict(vars(o)) for o in owners] == before
+    assert not dsakit.npu.installed() and identities() == before
     assert not (set(sys.modules) - modules) and "torch_npu" not in sys.modules
     assert not hasattr(torch.ops.npu, "npu_rotary_mul")
 
@@ -333,19 +337,22 @@ def test_torch_finds_every_kernel_that_it_lists(later):
 
 def test_threads_call_while_another_installs():
     x = torch.rand(1, 2, 3, 8)
-    want, wrong, stop = dsakit.rotary_mul(x, x, x), [], threading.Event()
+    want, wrong, right, stop = dsakit.rotary_mul(x, x, x), [], [0] * 8, threading.Event()
 
-    def call():
-        while not stop.is_set():
+    def call(i):
+        while not (stop.is_set() and right[i]):
             try:
-                if not torch.equal(torch.ops.npu.npu_rotary_mul(x, x, x), want):
+                if torch.equal(torch.ops.npu.npu_rotary_mul(x, x, x), want):
+                    right[i] += 1
+                else:
                     wrong.append("result")
             except AttributeError:
                 pass
             except Exception as error:
                 wrong.append(repr(error))
+                return
 
-    threads = [threading.Thread(target=call) for _ in range(8)]
+    threads = [threading.Thread(target=call, args=[i]) for i in range(8)]
     dsakit.npu.install()
     dsakit.npu.uninstall()
     for thread in threads:
@@ -353,9 +360,11 @@ def test_threads_call_while_another_installs():
     for _ in range(3):
         dsakit.npu.install()
         dsakit.npu.uninstall()
+    dsakit.npu.install()
     stop.set()
     for thread in threads:
         thread.join()
+    dsakit.npu.uninstall()
     assert not wrong, wrong[:3]
 
 

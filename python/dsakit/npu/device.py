@@ -106,8 +106,8 @@ def _kernels() -> None:
 def _copied(x: torch.Tensor) -> torch.Tensor:
     """A copy in the same format."""
     copy = x.clone()
-    if formats.get_npu_format(x) == formats.Format.FRACTAL_NZ:
-        setattr(copy.untyped_storage(), formats.TAG, int(formats.Format.FRACTAL_NZ))
+    if x.layout == torch.strided and getattr(x.untyped_storage(), formats.TAG, None) is not None:
+        setattr(copy.untyped_storage(), formats.TAG, int(formats.get_npu_format(x)))
     return copy
 
 
@@ -120,6 +120,8 @@ def _tensors(host_copies: bool) -> None:
         device = args[0] if args else kwargs.get("device")
         if device is None or isinstance(device, (torch.dtype, torch.Tensor)):
             return to(self, *args, **kwargs)
+        if device == "cpu" and host_copies and self.is_cpu and len(args) == 1 and not kwargs:
+            return _copied(self)
         if is_npu(device) or (isinstance(device, int) and not isinstance(device, bool)):
             runtime.index_of(device)
         elif not (host_copies and str(device) == "cpu") or self.device.type != "cpu":
@@ -136,8 +138,7 @@ def _tensors(host_copies: bool) -> None:
         return _copied(self)
 
     def patched_cpu(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        host = cpu(self, *args, **kwargs)
-        return _copied(host) if host is self else host
+        return _copied(self) if self.is_cpu else cpu(self, *args, **kwargs)
 
     patch(tensor, "to", patched_to)
     if host_copies:
