@@ -176,21 +176,36 @@ def test_strict_takes_the_lse_of_pages_from_engines_only(npu):
                 function(**args | change)
 
 
-@pytest.mark.parametrize("release, name, space, count", [
-    ("0.11", "npu_sparse_flash_attention", "custom", 1),
-    ("0.13", "npu_sparse_flash_attention_custom", "_C_ascend", 1),
-    ("0.14", "npu_sparse_flash_attention_custom", "_C_ascend", 1),
-    ("0.18", "npu_sparse_flash_attention", "_C_ascend", 1),
-    ("0.21", "npu_sparse_flash_attention", "_C_ascend", 3),
-    ("main", "npu_sparse_flash_attention", "_C_ascend", 3),
+@pytest.mark.parametrize("release, space, suffix, several, pre", [
+    ("0.11", "custom", "", False, False),
+    ("0.13", "_C_ascend", "_custom", False, False),
+    ("0.14", "_C_ascend", "_custom", False, False),
+    ("0.18", "_C_ascend", "", False, False),
+    ("0.20", "_C_ascend", "", False, False),
+    ("0.21", "_C_ascend", "", True, True),
+    ("v0.22.1", "_C_ascend", "", True, True),
+    ("0.23", "_C_ascend", "", True, False),
+    ("main", "_C_ascend", "", True, False),
 ])  # fmt: skip
-def test_releases(npu, release, name, space, count):
+def test_releases(npu, release, space, suffix, several, pre):
     dsakit.npu.install(vllm_ascend=release)
+    space = getattr(torch.ops, space)
+    sfa, li = (getattr(space, name + suffix) for name in ("npu_sparse_flash_attention", "npu_lightning_indexer"))
     args = inputs("sfa")
-    del args["sinks"]
-    results = results_of(getattr(getattr(torch.ops, space), name)(**args))
-    assert len(results) == count and torch.equal(results[0], dsakit.sparse_flash_attention(**args)[0])
-    assert (space == "custom") or hasattr(torch.ops._C_ascend, name.replace("sparse_flash_attention", "lightning_indexer"))
+    del args["sinks"], args["attention_mode"]  # 2 is meant
+    want = dsakit.sparse_flash_attention(**args, attention_mode=2)
+    got = results_of(sfa(**args))
+    assert len(got) == (3 if several else 1) and torch.equal(got[0], want[0])
+    dispatched = results_of(sfa.default(**args))
+    assert len(dispatched) == len(got) and torch.equal(dispatched[0], want[0])
+    first = [args.pop(n) for n in ("query", "key", "value", "sparse_indices", "scale_value")]
+    assert torch.equal(sfa(*first, 1, **args), want[0])  # sparse_block_size: one result in every release
+    got = results_of(li(**inputs("li")))
+    assert len(got) == (2 if several else 1) and torch.equal(got[0], dsakit.lightning_indexer(**inputs("li"))[0])
+    assert hasattr(torch.ops._C_ascend, "store_kv_block_pre") == pre
+    if pre:
+        arrays = torch.ops._C_ascend.store_kv_block_pre(torch.tensor([2, 3, 4, 5, -1, 9]).int(), [], 4)
+        assert [a[:3].tolist() for a in arrays] == [[2, 2, 1], [0, 2, 5], [2, 4, 9]]
 
 
 def test_recipes(npu):

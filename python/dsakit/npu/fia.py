@@ -114,8 +114,10 @@ def out_form(function: Any, flag: str) -> Any:
     return call
 
 
-class Out(OpOverload):  # type: ignore[type-arg]
+class Out(OpOverload):
     """What stands under `.out`: memory as a list in the order of the schema, `out=`, or by name."""
+
+    straight: Any
 
     def __call__(self, /, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         names = (self._opname, "out", "")

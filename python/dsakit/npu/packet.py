@@ -78,7 +78,7 @@ class Documented:
         self.positional = [p.name for p in self.parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         self.dtypes = [n for n in self.names if self.fields[n]["kind"] == "dtype" and self.fields[n]["role"] == "attribute"]
         self.weights = [n for n in self.names if self.fields[n]["kind"] == "weight"]
-        self.strided = STRIDED.get(operator)
+        self.strided = STRIDED.get(operator, "")
         self.defaults = defaults or {}
         self.has_level = "level" in self.fields
         self.__name__, self.__doc__ = function.__name__, function.__doc__
