@@ -252,6 +252,24 @@ def test_devices(npu):
     torch.npu.set_device("npu:0")
 
 
+def scripted(x: torch.Tensor) -> torch.Tensor:
+    return x + torch.zeros([3]) + torch.full([3], 2.0)
+
+
+def test_pinned_memory_is_memory(npu):
+    made = dict(empty=[2], zeros=[2], ones=[2], full=[[2], 1.0], tensor=[[1.0, 2.0]], empty_like=[torch.ones(2)])
+    for name, args in made.items():
+        for device in (None, "cpu", "npu"):
+            assert getattr(torch, name)(*args, device=device, pin_memory=True).shape == (2,), name
+    x = torch.ones(3)
+    assert x.pin_memory().data_ptr() != x.data_ptr() and not x.is_pinned()
+    with torch.device("meta"):
+        assert torch.zeros(2).is_meta and torch.tensor([1.0]).is_meta
+    assert torch.jit.script(scripted)(x).tolist() == [3, 3, 3]
+    compiled = torch.compile(lambda x: x + torch.zeros(3, device=x.device), backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(x), x)
+
+
 def test_torch_npu_module(npu):
     assert torch.npu is npu.npu and torch.npu.is_available()
     assert torch.npu.get_soc_version() == 220 and "dsakit" in torch.npu.get_device_name()
