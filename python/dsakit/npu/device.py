@@ -17,6 +17,7 @@ _library: Any = None
 _patched: list[tuple[Any, str, Any]] = []
 _undo: list[Callable[[], Any]] = []
 MISSING = object()
+OF_TORCH = ("aten", "fsdp", "c10d", "_c10d_functional", "symm_mem", "inductor")  # namespaces with CPU kernels of their own
 
 
 def patch(owner: Any, name: str, value: Any) -> None:
@@ -162,8 +163,7 @@ def _tensors(host_copies: bool) -> None:
 
     def impl(self: Any, op_name: Any, fn: Any, dispatch_key: str = "", **kwargs: Any) -> Any:
         result = library_impl(self, op_name, fn, dispatch_key, **kwargs)
-        of_torch = str(getattr(fn, "__module__", "")).startswith("torch.")
-        if dispatch_key == "PrivateUse1" and self.ns != "aten" and not of_torch:
+        if dispatch_key == "PrivateUse1" and self.ns not in OF_TORCH:
             library_impl(self, op_name, fn, "CPU", **kwargs)
         return result
 
@@ -215,8 +215,8 @@ def _groups() -> None:
 
 def warn_of_earlier_kernels() -> None:
     """Python kernels that others registered for the device before this moment stay where they are."""
-    of_torch = ("aten/", "fsdp/", "c10d/", "_c10d_functional/", "symm_mem/", "inductor/")
-    keys = [k for k in getattr(torch.library, "_impls", ()) if k.endswith("/PrivateUse1") and not k.startswith(of_torch)]
+    keys = [k for k in getattr(torch.library, "_impls", ()) if k.endswith("/PrivateUse1")]
+    keys = [k for k in keys if k.partition("/")[0] not in OF_TORCH]
     if keys:
         names = ", ".join(sorted(keys))
         warnings.warn(f"dsakit.npu: kernels registered before install() stay on PrivateUse1: {names}", stacklevel=3)

@@ -124,17 +124,21 @@ def _torchair() -> dict[str, Module]:
     def get_npu_backend(*args: Any, **kwargs: Any) -> Any:
         return lambda graph, inputs, **more: graph.forward
 
+    class Scopes(Module):
+        """Every scope is one without effect."""
+
+        def __getattr__(self, name: str) -> Any:
+            return super().__getattr__(name) if name.startswith("_") else scope
+
+    class Ops(Module):
+        """Tags are without effect, and scopes stand here too."""
+
+        def __getattr__(self, name: str) -> Any:
+            if "tagged" in name:
+                return lambda *args, **kwargs: None
+            return scope if name in ("npu_stream_switch", "super_kernel", "limit_core_num") else super().__getattr__(name)
+
     eager = "eager calls"
-    names = "npu_stream_switch npu_wait_tensor super_kernel limit_core_num op_never_timeout data_dump".split()
-    scopes = Module("torchair.scope", **dict.fromkeys(names, scope))
-    ops: dict[str, Any] = {n: scope for n in names}
-    ops |= dict(
-        npu_wait_tensor=lambda x, y: x,
-        npu_tagged_event_record=lambda *a, **k: None,
-        npu_tagged_event_wait=lambda *a, **k: None,
-        npu_create_tagged_event=lambda *a, **k: None,
-        npu_record_tagged_stream=lambda *a, **k: None,
-    )
     top = Module(
         "torchair",
         CompilerConfig=Config,
@@ -144,7 +148,8 @@ def _torchair() -> dict[str, Module]:
         register_fx_node_ge_converter=refused("torchair.register_fx_node_ge_converter", eager),
         logger=__import__("logging").getLogger("torchair"),
     )
-    made = {"torchair": top, "torchair.scope": scopes, "torchair.ops": Module("torchair.ops", **ops)}
+    made = {"torchair": top, "torchair.scope": Scopes("torchair.scope")}
+    made["torchair.ops"] = Ops("torchair.ops", npu_wait_tensor=lambda x, y: x)
     made["torchair.configs"] = Module("torchair.configs")
     made["torchair.configs.compiler_config"] = Module("torchair.configs.compiler_config", CompilerConfig=Config)
     made["torchair.inference"] = Module("torchair.inference", cache_compile=refused("torchair.cache_compile", eager))
