@@ -15,7 +15,6 @@ from . import formats, runtime
 _once = False  # torch takes a backend's name, guard and hooks once for a process
 _library: Any = None
 _patched: list[tuple[Any, str, Any]] = []
-_undo: list[Callable[[], Any]] = []
 MISSING = object()
 OF_TORCH = ("aten", "fsdp", "c10d", "_c10d_functional", "symm_mem", "inductor")  # namespaces with CPU kernels of their own
 
@@ -28,8 +27,6 @@ def patch(owner: Any, name: str, value: Any) -> None:
 
 def restore() -> None:
     global _library
-    while _undo:
-        _undo.pop()()
     while _patched:
         owner, name, before = _patched.pop()
         if before is MISSING:
@@ -59,7 +56,6 @@ def install(module: Any, host_copies: bool) -> None:
     torch.npu = module  # type: ignore[attr-defined]
     _kernels()
     _tensors(host_copies)
-    _factories()
     _groups()
 
 
@@ -168,29 +164,6 @@ def _tensors(host_copies: bool) -> None:
         return result
 
     patch(torch.library.Library, "impl", impl)
-
-
-PINNED = "empty zeros ones full tensor empty_like"
-
-
-def _factories() -> None:
-    """pin_memory=True is dropped. torch would ask the device for an allocator, which only C++ can give it."""
-    from torch.jit._builtins import _get_builtin_table
-    from torch.utils._device import _device_constructors
-
-    _device_constructors()  # torch keeps what it finds at the first call, and compares with that
-    scripted = _get_builtin_table()
-    for name in PINNED.split():
-        original = getattr(torch, name)
-
-        @functools.wraps(original)
-        def factory(*args: Any, pin_memory: Any = None, _original: Any = original, **kwargs: Any) -> torch.Tensor:
-            return _original(*args, **kwargs)
-
-        patch(torch, name, factory)
-        if id(original) in scripted:
-            scripted[id(factory)] = scripted[id(original)]
-            _undo.append(functools.partial(scripted.pop, id(factory)))
 
 
 def _groups() -> None:
