@@ -14,7 +14,7 @@ import dsakit
 from ..errors import raise_error, shown
 from . import fia, formats, inventory, releases
 from .levels import current
-from .packet import Documented, dtype_of
+from .packet import Documented, descriptions, dtype_of
 
 
 class Form(NamedTuple):
@@ -41,7 +41,7 @@ def documented(name: str, **defaults: Any) -> Documented:
 
 
 def operator_of(name: str) -> str:
-    described = dsakit._core.describe()
+    described = descriptions()
     name = name.removeprefix("npu_")
     name = {"lightning_indexer_quant": "quant_lightning_indexer"}.get(name, name)
     return name if name in described else name.rstrip("_")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -58,8 +59,10 @@ def packet(space: str, name: str, straight: Callable[..., Any]) -> Packet:
     return made
 
 
-def description_of(operator: str) -> dict[str, Any]:
-    return _core.describe()[operator]
+@functools.cache
+def descriptions() -> dict[str, dict[str, Any]]:
+    """Of every operator of the library."""
+    return _core.describe()
 
 
 class Documented:
@@ -69,7 +72,7 @@ class Documented:
     def __init__(self, function: Callable[..., Any], operator: str, defaults: dict[str, Any] | None = None,
                  without: tuple[str, ...] = ()):  # fmt: skip
         self.function, self.operator = function, operator
-        d = description_of(operator)
+        d = descriptions()[operator]
         self.fields = {f["name"]: f for f in d["fields"]}
         outs = [n for n, f in self.fields.items() if f["role"] == "out" or f["role"] == "hint"]
         own = inspect.signature(function).parameters.values()
@@ -121,7 +124,7 @@ class Documented:
             text = f'"{default}"' if isinstance(default, str) else repr(default)
             words.append(f"{kind} {p.name}" + ("" if default is p.empty else "=" + text))
         if returns is None:
-            d = description_of(self.operator)
+            d = descriptions()[self.operator]
             types = [
                 f"Tensor({letters[n.removesuffix('_out')]}!)" if n.removesuffix("_out") in letters else "Tensor"
                 for n in d["results"]
