@@ -589,3 +589,95 @@ def test_of_vllm_ascend(name):
     if name == REPORTED and done.returncode:
         pytest.xfail(done.stdout[-200:])
     assert done.returncode == 0
+
+
+# ---- what differs from the pages of the operators
+
+
+def test_rows_are_what_follows_the_first_axis(npu):
+    args = block()
+    flat = args | {n: args[n].flatten(1) for n in ("key_in", "key_cache_in")}
+    torch.ops._C_ascend.store_kv_block(**args)
+    torch.ops._C_ascend.store_kv_block(**flat)
+    assert flat["key_cache_in"][9].tolist() == [-11, -12] and torch.equal(flat["key_cache_in"], args["key_cache_in"][:, 0])
+
+
+def test_batch_matmul_transpose_fills_either_shape(npu):
+    args = inputs("batch matmul transpose")
+    flat = args | dict(tensor_c=args["tensor_c"].flatten(1).clone())
+    for given in (args, flat):
+        assert torch.ops._C_ascend.batch_matmul_transpose(**given) is None
+    assert torch.equal(flat["tensor_c"], args["tensor_c"].flatten(1)) and args["tensor_c"].ne(7).any()
+
+
+def test_transposed_weights(npu):
+    x, weight = bf16([[1, 2]], [[3, 4]]), bf16([[5, 6]], [[7, 8]])  # [b, m, k] and [b, n, k]
+    for perm in ([0, 2, 1], (0, 2, 1)):
+        assert npu.npu_transpose_batchmatmul(x, weight, perm_x2=perm).tolist() == [[[17], [53]]]
+    assert npu.npu_transpose_batchmatmul(x, weight.transpose(1, 2).contiguous(), perm_x2=None).tolist() == [[[17], [53]]]
+    with dsakit.npu.level("strict"), pytest.raises(dsakit.Error, match="perm_x2 .*strict"):
+        npu.npu_transpose_batchmatmul(x, weight, perm_x2=[0, 2, 1])
+
+
+def test_updates_come_as_lists_tuples_and_unbound_tensors(npu):
+    lse, out = torch.rand(3, 5), torch.rand(3, 5, 8)
+    want = npu.npu_attention_update(list(lse), list(out), 1)
+    for made in (tuple, lambda t: t.unbind(0)):
+        assert all(map(torch.equal, npu.npu_attention_update(made(lse), made(out), 1), want))
+
+
+def test_values_may_be_the_codes_alone(npu):
+    args = inputs("kvsfa")
+    want = torch.ops._C_ascend.npu_kv_quant_sparse_flash_attention(**args)[0]
+    alone = args | dict(value=args["key"][..., :16].clone())
+    assert torch.equal(torch.ops._C_ascend.npu_kv_quant_sparse_flash_attention(**alone)[0], want)
+    alone["value"].add_(1)
+    with pytest.raises(dsakit.Error, match="npu_kv_quant_sparse_flash_attention: value"):
+        torch.ops._C_ascend.npu_kv_quant_sparse_flash_attention(**alone)
+
+
+def test_views_of_caches_are_scattered_into(npu):
+    cache = torch.zeros(2, 3, 1, 4)
+    view = cache.view(-1, 4)
+    assert npu.npu_scatter_nd_update_(view, torch.tensor([[4], [-1]]), torch.ones(2, 4)) is view
+    assert cache[1, 1, 0].tolist() == [1, 1, 1, 1] and cache.sum() == 4
+    npu.npu_scatter_nd_update_(cache, torch.tensor([[0]]), torch.full((1, 3, 1, 4), 2.0))
+    assert cache[0].eq(2).all()
+
+
+def test_modes_are_said_in_strict(npu):
+    args = inputs("qli")
+    torch.ops.npu.npu_quant_lightning_indexer(**args)
+    with dsakit.npu.level("strict"), pytest.raises(dsakit.Error, match="query_quant_mode is missing"):
+        torch.ops.npu.npu_quant_lightning_indexer(**args)
+
+
+@pytest.mark.parametrize("given, results", [({}, 1), (dict(return_value=False), 2), (dict(cmp_ratio=1), 1)])
+def test_recipes_indexer(npu, given, results):
+    got = results_of(torch.ops.custom.npu_quant_lightning_indexer(**inputs("qli"), **given))
+    assert len(got) == results and torch.equal(got[0], dsakit.quant_lightning_indexer(**inputs("qli")))
+    assert all(r.shape == (0,) and r.dtype == torch.float32 for r in got[1:])
+    for refused in (dict(metadata=torch.zeros(1)), dict(cmp_ratio=4), dict(return_value=True)):
+        with pytest.raises(NotImplementedError, match=next(iter(refused))):
+            torch.ops.custom.npu_quant_lightning_indexer(**inputs("qli"), **refused)
+
+
+def test_strided_slices_in_strict(npu):
+    """Of a split projection, as engines pass them."""
+    bf = lambda *shape: torch.rand(shape).to(torch.bfloat16)
+    projected, cos, sin = bf(2, 3, 1, 192), bf(2, 1, 1, 64), bf(2, 1, 1, 64)
+    slots, gamma = torch.tensor([3, 0]), bf(512)
+    calls = {
+        "npu_rotary_mul": lambda f, x: f(x, cos, sin),
+        "npu_interleave_rope": lambda f, x: f(x, cos, sin),
+    }
+    with dsakit.npu.level("strict"):
+        for name, call in calls.items():
+            part = projected[..., 128:]
+            assert torch.equal(call(getattr(npu, name), part), call(getattr(npu, name), part.contiguous())), name
+        kv, caches = bf(2, 1, 1, 600)[..., 24:], []
+        for rows in (kv, kv.contiguous()):
+            rope, latent = (torch.zeros(2, 16, 1, n, dtype=torch.bfloat16) for n in (64, 512))
+            npu.npu_kv_rmsnorm_rope_cache(rows, gamma, cos, sin, slots, rope, latent, cache_mode="PA")
+            caches.append((rope, latent))
+        assert all(map(torch.equal, *caches)) and caches[0][1].any()
