@@ -649,7 +649,9 @@ nb::object Arrays::allocate(const Tensor& t, const char* parameter) const {
   for (int a = 0; a < t.rank; ++a) PyTuple_SET_ITEM(shape.ptr(), a, PyLong_FromLongLong(t.shape[a]));
   try {
     if (first_ != Source::torch) return np().empty(shape, np().dtypes[std::size_t(t.dtype)]);
-    return torch_module()->empty(shape, nb::arg("dtype") = torch_module()->dtypes[std::size_t(t.dtype)]);
+    // By name: torch first takes what comes by position for the sizes themselves, and makes an error of a tuple.
+    return torch_module()->empty(nb::arg("size") = shape,
+                                 nb::arg("dtype") = torch_module()->dtypes[std::size_t(t.dtype)]);
   } catch (nb::python_error& error) {
     if (!error.matches(PyExc_Exception)) throw;
     refuse(Status::out_of_memory, parameter, "has " + std::to_string(t.elements()) + " elements",

@@ -178,10 +178,7 @@ nb::object call(const char* op, const nb::tuple& values, Run run) {
       ++i;
     }
   });
-  if (!complete) {
-    nb::gil_scoped_release release;
-    infer(std::as_const(args), outs);
-  }
+  if (!complete) infer(std::as_const(args), outs);  // takes less than letting the GIL go
 
   struct Result {
     int place;
