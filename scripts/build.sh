@@ -2,6 +2,7 @@
 # To be sourced in the repository's root.
 set -e
 export CMAKE_CXX_COMPILER_LAUNCHER=ccache
+export CMAKE_EXECUTABLE=/usr/bin/cmake  # for the wheel too: its objects are those of the build, and the cache has them
 export CCACHE_SLOPPINESS=pch_defines,time_macros  # else it does without what includes a precompiled header
 
 install_packages() { # list: installs its Debian packages that are missing (as root, or with sudo)

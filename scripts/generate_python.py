@@ -62,7 +62,9 @@ PARTICULAR = {
     "mla_prolog_quant": dict(
         published=True,
         note="In the published form the seven output tensors follow the positional parameters, then epsilon_cq, "
-        "epsilon_ckv, cache_mode, tile_config, rope_cfg; it returns None.",
+        "epsilon_ckv, cache_mode, tile_config, rope_cfg; it returns None. By keyword: where q_norm_out, query_nope_out and "
+        "query_rope_out are given.",
+        result="result if q_norm_out is None or query_nope_out is None or query_rope_out is None else None",
     ),
     "sparse_flash_attention_quant": dict(
         published=True,
@@ -96,9 +98,6 @@ def spellings(name, family):
         yield replace(own, name="npu_" + name, **(STRICT_MODES if name == "quant_lightning_indexer" else {}))
     if name == "quant_lightning_indexer":  # as the recipes call it
         yield replace(own, name="npu_lightning_indexer_quant")
-    if name == "mla_prolog_quant":  # its outputs are keywords of the native form too; these entries have the published one
-        given = " or ".join(f"{out} is None" for out in ("q_norm_out", "query_nope_out", "query_rope_out"))
-        entry = replace(entry, result=f"result if {given} else None")
     if name in ("mla_prolog_quant", "lightning_indexer_prolog_quant"):
         yield replace(entry, name=name + "_compute")
     if name in ("mla_prolog_quant", "mla_indexer_prolog_quant"):

@@ -58,7 +58,8 @@ def mla_prolog_quant(
 ) -> Result:
     """Absorbed and rotated queries and the cache rows of new tokens. In the published form the seven
     output tensors follow the positional parameters, then epsilon_cq, epsilon_ckv, cache_mode,
-    tile_config, rope_cfg; it returns None.
+    tile_config, rope_cfg; it returns None. By keyword: where q_norm_out, query_nope_out and
+    query_rope_out are given.
 
         c = norm(x w_dq), q_norm = quant(c), q = q_norm w_uq_qr per head
         query_nope = q[:D] w_uk, query_rope = rope(q[D:])
@@ -124,7 +125,8 @@ def mla_prolog_quant(
     if more or other:
         form = pypto.FORMS["mla_prolog_quant"]
         return form(_core.mla_prolog_quant, values, "mla_prolog_quant", more, other)
-    return run("mla_prolog_quant", values, "mla_prolog_quant")
+    result = run("mla_prolog_quant", values, "mla_prolog_quant")
+    return result if q_norm_out is None or query_nope_out is None or query_rope_out is None else None
 
 
 @operator

@@ -66,7 +66,8 @@ def mla_prolog_quant(
     if more or other:
         form = pypto.FORMS["mla_prolog_quant"]
         return form(_core.mla_prolog_quant_reference, values, "mla_prolog_quant", more, other)
-    return _core.mla_prolog_quant_reference(values, "mla_prolog_quant")
+    result = _core.mla_prolog_quant_reference(values, "mla_prolog_quant")
+    return result if q_norm_out is None or query_nope_out is None or query_rope_out is None else None
 
 
 @operator
