@@ -13,7 +13,7 @@ struct Kernels;
 /// Choices a caller may make; the defaults suit everybody else.
 struct ContextOptions {
   int threads = 0;            // 0: DSAKIT_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use
-  std::string isa{};          // "": DSAKIT_ISA, else the best this machine has. "generic", "avx2", "avx512"
+  std::string isa{};          // "": DSAKIT_ISA, else the best this machine has. "generic", "avx2", ..: `dsakit info`
   bool same_products = false; // bf16 products by fp32 fma in a fixed order: same bits on every instruction set, slower
   bool check_values = false;  // also DSAKIT_CHECK=1: non-finite inputs and illegal scales become INVALID_VALUE
   std::size_t memory_limit = 0;  // bytes of workspace; 0: DSAKIT_MEM_LIMIT, else none
@@ -31,7 +31,7 @@ class Context {
 
   int threads() const;
   void set_threads(int);      // clamped to 1..1024
-  const char* isa() const;    // "generic", "avx2" or "avx512"
+  const char* isa() const;    // "generic", "avx2", ..
   bool same_products() const;
   bool check_values() const;
   std::size_t workspace_bytes() const;  // held right now

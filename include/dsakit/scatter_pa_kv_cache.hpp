@@ -12,7 +12,7 @@
 // Keys and values of new tokens into paged caches. docs/operators/scatter_pa_kv_cache.md
 namespace dsakit {
 
-/// In place. cache_mode "": as "Norm".
+/// In place.
 struct ScatterPaKvCacheArgs {
   Tensor key;
   Tensor value;

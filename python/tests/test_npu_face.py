@@ -45,7 +45,7 @@ def mapped(change, args):
 
 
 def results_of(results):
-    return results if isinstance(results, (tuple, list)) else (results,)
+    return results if isinstance(results, (tuple, list)) else () if results is None else (results,)
 
 
 def test_sentences(npu):

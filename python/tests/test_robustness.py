@@ -21,6 +21,9 @@ LENGTHS = {
     "actual_seq_lengths_kv",
     "actual_seq_len",
     "kv_act_seqs",
+    "seq_lens",
+    "seq_offset",
+    "slot_mapping",
 }
 strided = np.lib.stride_tricks.as_strided
 
@@ -159,13 +162,16 @@ def memory_rows(name, call):
             if good.shape[0] > 1 and good.ndim > 1:
                 yield row("T10 buffer", at(long), "INVALID_STRIDE")
         disagree = {"key", "value"} if tensor == "key" else tensor
+        moves = call.operator.startswith(("scatter_", "gather_", "store_"))
+        if moves:  # of any dtype, the same everywhere: which one differs is for either to say
+            disagree = set(call.tensors())
         double = lambda v: v.astype(np.float64) if v.dtype != BF16 else v.astype(F).astype(np.float64)
         yield row("T14", at(double), "INVALID_DTYPE", disagree, says="float64")
         if tensor != "atten_mask":
             yield row("T14 bool", at(lambda v: np.ones(v.shape, bool)), "INVALID_DTYPE", disagree, says="bool")
         if good.dtype == np.int32 and tensor not in LENGTHS:
             yield row("T14 int64", at(lambda v: v.astype(np.int64)), "INVALID_DTYPE", says=("int64", "wanted int32"))
-        if good.dtype == np.int64:
+        if good.dtype == np.int64 and not moves:
             yield row(
                 "T14 int32",
                 at(lambda v: np.clip(v, -1, 99).astype(np.int32)),
@@ -215,8 +221,12 @@ def shape_rows(name, call):
         "kvsfa": ["sparse_indices 2", "block_table 1"],
         "fia": ["pse_shift 2", "pse_shift 3", "atten_mask 2", "atten_mask 3"],
         "fia pages": ["block_table 1"],
+        "scatter": ["self 0"],
+        "gather pages": ["block_tables 1"],
+        "gather pages functional": ["block_tables 1"],
+        "store": ["key_in 0", "key_cache_in 0"],
     }
-    counts = {"b", "s1", "nq", "tile_size", "num_query_heads", "num_key_value_heads"}
+    counts = {"b", "s1", "nq", "tile_size", "num_query_heads", "num_key_value_heads", "block_size"}
     free["li values"] = free["li"]
     free["attention bf16"] = free["attention"]
     args = call.make()

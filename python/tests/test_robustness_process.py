@@ -397,7 +397,8 @@ def test_memory_limit():
     code = (
         START
         + """
-row_by_row = {"quantize", "swiglu", "interleave_rope", "rotary_mul", "pack_kv_rows", "unpack_kv_rows"}
+row_by_row = {"quantize", "swiglu", "interleave_rope", "rotary_mul", "pack_kv_rows", "unpack_kv_rows",
+              *(c.operator for c in CALLS.values() if c.operator.startswith(("scatter_", "gather_", "store_")))}
 for name in CALLS:
     e = refusal(name)
     if e is None and CALLS[name].operator in row_by_row:  # no workspace
@@ -430,7 +431,8 @@ for name, call in CALLS.items():
             continue
         twin = call.operator.endswith("sparse_flash_attention")  # value must be key
         always = tensor in ("k_nope_clip_alpha", "sinks") or (twin and tensor == "value")  # refused without it too
-        if always or tensor in ("kv_cache", "kr_cache", "k_cache", "ckv_cache") or call.operator == "pack_kv_rows":  # copied
+        copied = call.operator.startswith(("pack_", "scatter_", "gather_", "store_"))
+        if always or copied or tensor in ("kv_cache", "kr_cache", "k_cache", "ckv_cache"):
             continue
         bad = [np.nan, np.inf, -np.inf] + [-1.0] * ("scale" in tensor and call.operator != "dynamic_quant")
         for value in bad:

@@ -124,6 +124,29 @@ void products(Random& r, std::int64_t width) {
   expect_fenced<TransposeBatchmatmulOuts>(across, transpose_batchmatmul, reference::transpose_batchmatmul);
 }
 
+template <class T>
+void updates(Random& r, std::int64_t width) {
+  std::vector<std::vector<float>> sums;
+  std::vector<std::vector<T>> values;
+  std::vector<Tensor> lse, local_out;
+  for (int shard = 0; shard < 3; ++shard) {
+    sums.push_back(random_f32(r, width, -20, 20));
+    values.push_back(numbers<T>(r, 3 * width));
+  }
+  sums[1].assign(sums[1].size(), INFINITY);  // saw no key
+  for (int shard = 0; shard < 3; ++shard) {
+    lse.push_back(tensor(sums[std::size_t(shard)].data(), {width}));
+    local_out.push_back(tensor(values[std::size_t(shard)].data(), {width, 3}));
+  }
+  const AttentionUpdateArgs a{.lse = lse, .local_out = local_out, .update_type = 1};
+  // The reference rounds elsewhere: what stands against it is in attention_update/test.cc.
+  const auto elsewhere = [](const AttentionUpdateArgs& args, const AttentionUpdateOuts& outs) {
+    Context context({.isa = "generic"});
+    attention_update(args, outs, context);
+  };
+  expect_fenced<AttentionUpdateOuts>(a, attention_update, +elsewhere);
+}
+
 TEST(RowOperators, TouchNothingOutside) {
   for (std::int64_t width = 1; width <= 257; ++width) {
     Random r{std::uint64_t(width)};
@@ -153,6 +176,9 @@ TEST(RowOperators, TouchNothingOutside) {
                               .output_dtype = width % 2 ? "int8" : "bfloat16"};
       expect_fenced<QuantMatmulOuts>(a, quant_matmul, reference::quant_matmul);
     }
+    if (width % 3 == 0) updates<bf16>(r, width);
+    else if (width % 3 == 1) updates<f16>(r, width);
+    else updates<float>(r, width);
     if (width % 3 == 0) products<bf16>(r, width);
     else if (width % 3 == 1) products<f16>(r, width);
     else products<float>(r, width);

@@ -346,6 +346,54 @@ def _swiglu():
     return dict(self=uniform(generator(23), (2, 3, 16)), y=np.full((2, 3, 8), 7, BF16))
 
 
+def _scatter_nd(functional):
+    rng = generator(26)
+    args = dict(
+        self=uniform(rng, (7, 3, 8)), indices=np.array([[2], [-1], [0], [6]], np.int64), updates=uniform(rng, (4, 3, 8))
+    )
+    return args | (dict(out=np.full((7, 3, 8), 7, BF16)) if functional else {})
+
+
+def _pages(rng):
+    return dict(key_cache=uniform(rng, (3, 4, 2, 16)), value_cache=uniform(rng, (3, 4, 2, 16)))
+
+
+def _scatter_pa(functional=False):
+    rng = generator(27)
+    args = dict(key=uniform(rng, (5, 2, 16)), value=uniform(rng, (5, 2, 16)), **_pages(rng))
+    args |= dict(slot_mapping=np.array([3, -1, 11, 0, 6], np.int32), cache_mode="Norm")
+    outs = ("key_cache_out", "value_cache_out") if functional else ()
+    return args | {name: np.full((3, 4, 2, 16), 7, BF16) for name in outs}
+
+
+def _gather_pa(functional=False):
+    args = dict(
+        **_pages(generator(28)),
+        block_tables=np.array([[2, 0], [1, -1]], np.int32),
+        seq_lens=np.array([5, 2], np.int32),
+        key=np.full((8, 2, 16), 7, BF16),
+        value=np.full((8, 2, 16), 7, BF16),
+        seq_offset=np.array([1, 0], np.int32),
+    )
+    outs = ("key_out", "value_out") if functional else ()
+    return args | {name: np.full((8, 2, 16), 7, BF16) for name in outs}
+
+
+def _runs():
+    return dict(group_len=np.full(5, 7, np.int32), group_key_idx=np.full(5, 7, np.int32),
+                group_key_cache_idx=np.full(5, 7, np.int32))  # fmt: skip
+
+
+def _store_metadata():
+    return dict(slot_mapping=np.array([2, 3, 4, -1, 9], np.int32), **_runs(), block_size=4)
+
+
+def _store():
+    rng = generator(29)
+    runs = {name: np.array(v, np.int32) for name, v in zip(_runs(), ([2, 1, 1, 0, 0], [0, 2, 4, 0, 0], [2, 4, 9, 0, 0]))}
+    return dict(key_in=uniform(rng, (5, 24)), key_cache_in=uniform(rng, (3, 4, 24)), **runs, block_size=4)
+
+
 _LENGTHS = ("actual_seq_lengths_query", "actual_seq_lengths_key")
 _MLA_OUTS = ("q_norm_out", "query_nope_out", "query_rope_out")
 _MLA_CACHES = ("kv_cache", "kr_cache", "k_scale_cache")
@@ -475,8 +523,24 @@ CALLS = {
         ["k_cache_out", "ckv_cache_out", "k_rope", "c_kv"],
         ["k_cache_out", "ckv_cache_out", "k_rope", "c_kv"],
     ),
-
-
+    "scatter": Call("scatter_nd_update_", lambda: _scatter_nd(False), ["self"]),
+    "scatter functional": Call("scatter_nd_update", lambda: _scatter_nd(True), ["out"], ["out"]),
+    "scatter pages": Call("scatter_pa_kv_cache", _scatter_pa, ["key_cache", "value_cache"]),
+    "scatter pages functional": Call(
+        "scatter_pa_kv_cache_functional",
+        lambda: _scatter_pa(True),
+        ["key_cache_out", "value_cache_out"],
+        ["key_cache_out", "value_cache_out"],
+    ),
+    "gather pages": Call("gather_pa_kv_cache", _gather_pa, ["key", "value"], ["seq_offset"]),
+    "gather pages functional": Call(
+        "gather_pa_kv_cache_functional",
+        lambda: _gather_pa(True),
+        ["key_out", "value_out"],
+        ["key_out", "value_out", "seq_offset"],
+    ),
+    "store runs": Call("store_kv_block_metadata", _store_metadata, list(_runs())),
+    "store": Call("store_kv_block", _store, ["key_cache_in"]),
     "quant matmul": Call("quant_matmul", _quant_matmul, ["y"], ["y", "scale", "offset", "bias"]),
     "quant matmul by tokens": Call("quant_matmul", _matmul_by_tokens, ["y"], ["y", "scale", "pertoken_scale"]),
     "transpose batchmatmul": Call("transpose_batchmatmul", _batchmatmul, ["y"], ["y"]),

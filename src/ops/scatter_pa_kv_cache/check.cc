@@ -29,7 +29,7 @@ void check_cache(const Check& check, const Args& a, const Tensor& cache, const c
 /// Everything but the values of slot_mapping.
 void check_inputs(const Check& check, const Args& a, const Tensors& inputs) {
   check_given(check, inputs);
-  if (!a.cache_mode.empty()) check.one_of(a.cache_mode, "cache_mode", {"PA_NZ", "Norm"});
+  check.one_of(a.cache_mode, "cache_mode", {"PA_NZ", "Norm"});
   check_countable(check, inputs);
   if (a.key.rank == 4)
     check.fail(Status::unsupported, "key", "", shape_text(a.key), "rank 3",
