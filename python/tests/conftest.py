@@ -23,6 +23,18 @@ def indexer():
     )
 
 
+@pytest.fixture
+def npu():
+    """torch_npu that computes here."""
+    import dsakit.npu
+
+    dsakit.npu.install()
+    import torch_npu
+
+    yield torch_npu
+    dsakit.npu.uninstall()
+
+
 @pytest.fixture(scope="session")
 def model_folder():
     """The small trained model that the wheel carries."""
