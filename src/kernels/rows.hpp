@@ -158,9 +158,10 @@ DSAKIT_INLINE typename V::F exp_mantissa(typename V::F x, typename V::F& shifted
 template <class V>
 DSAKIT_INLINE typename V::F exp_of(typename V::F x) {
   using F = typename V::F;
+  using U = typename V::U;  // far below, where it is not taken, the sum wraps
   F shifted;
   const F y = exp_mantissa<V, V::kFma>(x, shifted);
-  return F(V::where_not_less(x, V::set_float(-87.3f), typename V::I(y) + (typename V::I(shifted) << 23)));
+  return F(V::where_not_less(x, V::set_float(-87.3f), typename V::I(U(y) + (U(shifted) << 23))));
 }
 
 /// Without fma: the bits go into a result.
