@@ -79,10 +79,11 @@ Numpy& np() {
 struct Torch {
   PyTypeObject *tensor, *parameter;
   nb::object empty, strided, dispatch;
+  nb::object nothing = nb::steal(PyTuple_New(0));
   nb::object modes[2];                        // how many of torch's dispatch and function modes are on
   int (*borrow)(void*, DLTensor*) = nullptr;  // a tensor as DLPack has it, in one call
   std::array<nb::object, 16> dtypes;
-  PyObject *data_ptr = interned("data_ptr"), *shape = interned("shape"), *stride = interned("stride"),
+  PyObject *size = interned("size"), *data_ptr = interned("data_ptr"), *shape = interned("shape"), *stride = interned("stride"),
            *dtype = interned("dtype"), *is_cpu = interned("is_cpu"), *layout = interned("layout"),
            *is_neg = interned("is_neg");
 
@@ -650,8 +651,13 @@ nb::object Arrays::allocate(const Tensor& t, const char* parameter) const {
   try {
     if (first_ != Source::torch) return np().empty(shape, np().dtypes[std::size_t(t.dtype)]);
     // By name: torch first takes what comes by position for the sizes themselves, and makes an error of a tuple.
-    return torch_module()->empty(nb::arg("size") = shape,
-                                 nb::arg("dtype") = torch_module()->dtypes[std::size_t(t.dtype)]);
+    Torch& torch = *torch_module();
+    const nb::object named = nb::steal(PyDict_New());
+    PyDict_SetItem(named.ptr(), torch.size, shape.ptr());
+    PyDict_SetItem(named.ptr(), torch.dtype, torch.dtypes[std::size_t(t.dtype)].ptr());
+    PyObject* made = PyObject_Call(torch.empty.ptr(), torch.nothing.ptr(), named.ptr());
+    if (!made) throw nb::python_error();
+    return nb::steal(made);
   } catch (nb::python_error& error) {
     if (!error.matches(PyExc_Exception)) throw;
     refuse(Status::out_of_memory, parameter, "has " + std::to_string(t.elements()) + " elements",

@@ -46,7 +46,10 @@ class Packet(OpOverloadPacket):  # type: ignore[type-arg]
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if recorded():
             return self._op(*args, **kwargs)
-        return self.straight(*args, **kwargs)
+        straight = self.straight
+        if type(straight) is Documented:  # as its __call__, but for another copy of the keywords
+            return straight.function(*straight.ours(args, kwargs), **kwargs)
+        return straight(*args, **kwargs)
 
 
 def packet(space: str, name: str, straight: Callable[..., Any]) -> Packet:
@@ -87,6 +90,10 @@ class Documented:
         self.__name__, self.__doc__ = function.__name__, function.__doc__
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*self.ours(args, kwargs), **kwargs)
+
+    def ours(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """The positional arguments as the function of the package takes them; the keywords become so where they are."""
         if not kwargs.keys() <= self.names:
             unknown = next(k for k in kwargs if k not in self.names)
             raise TypeError(f"{self.__name__}() got an unexpected keyword argument {unknown!r}")
@@ -94,7 +101,8 @@ class Documented:
             raise TypeError(f"{self.__name__}() takes {len(self.positional)} positional arguments, {len(args)} are given")
         level = current()
         if self.dtypes or level == "strict" or self.defaults:
-            kwargs = self.defaults | dict(zip(self.positional, args)) | kwargs
+            for n, value in (self.defaults | dict(zip(self.positional, args))).items():
+                kwargs.setdefault(n, value)
             args = ()
             for n in self.dtypes:
                 if n in kwargs and self.fields[n]["dtypes"] != "int":
@@ -103,9 +111,9 @@ class Documented:
                 kwargs |= {n: formats.tagged(kwargs[n]) for n in self.weights if n in kwargs}
                 if isinstance(kwargs.get(self.strided), torch.Tensor):
                     kwargs[self.strided] = kwargs[self.strided].contiguous()
-        if self.has_level:
-            kwargs["level"] = level
-        return self.function(*args, **kwargs)
+            if self.has_level:
+                kwargs["level"] = level
+        return args
 
     def schema(self, name: str, returns: str | None = None) -> str:
         """Its schema; `returns`: in place of one fresh tensor for each result."""
