@@ -9,6 +9,19 @@ import pytest
 import dsakit
 
 
+def pytest_addoption(parser):
+    parser.addoption("--no-references", action="store_true", help="leave out the tests of the references alone")
+
+
+def pytest_collection_modifyitems(config, items):
+    """The references know no instruction set: where the same tests run on one after the other, once is enough."""
+    if config.getoption("--no-references"):
+        alone = [i for i in items if hasattr(i, "callspec") and i.callspec.params.get("impl") == "reference"]
+        config.hook.pytest_deselected(items=alone)
+        left_out = set(alone)
+        items[:] = [i for i in items if i not in left_out]
+
+
 @pytest.fixture
 def indexer():
     """Arguments of a small quant_lightning_indexer call."""
