@@ -3,7 +3,7 @@
 set -e
 export CMAKE_CXX_COMPILER_LAUNCHER=ccache
 export CMAKE_EXECUTABLE=/usr/bin/cmake  # for the wheel too: its objects are those of the build, and the cache has them
-export CCACHE_SLOPPINESS=pch_defines,time_macros  # else it does without what includes a precompiled header
+export CCACHE_SLOPPINESS=pch_defines,time_macros,locale  # precompiled headers; Python sets LC_CTYPE for the wheel
 
 install_packages() { # list: installs its Debian packages that are missing (as root, or with sudo)
   missing=$(xargs dpkg-query -W -f '${db:Status-Status} ${Package}\n' < "$1" 2>/dev/null |
