@@ -29,12 +29,12 @@ std::span<const std::int64_t> shape_of(const Tensor& t) {
   return {t.shape.data(), std::size_t(std::clamp(t.rank, 0, 8))};
 }
 
-/// Axes longer than 1, outermost first, neighbours merged where they are contiguous with each other.
-struct Axes {
+/// The axes longer than 1, outermost first, neighbours merged where they are contiguous with each other.
+struct Steps {
   std::int64_t count[8], step[8];  // step in bytes
   int n = 0;
 
-  explicit Axes(const Tensor& t) {
+  explicit Steps(const Tensor& t) {
     const std::int64_t size = size_of(t.dtype);
     for (int a = 0; a < t.rank; ++a) {
       if (t.shape[a] == 1) continue;
@@ -84,16 +84,16 @@ bool overlap(const Tensor& a, const Tensor& b) {
   const auto a_end = a0 + std::uintptr_t(last_byte(a)), b_end = b0 + std::uintptr_t(last_byte(b));
   if (a_end <= b0 || b_end <= a0) return false;
   // Columns of one pitched buffer: inside a pitch, each holds one interval.
-  const Axes x(a), y(b);
+  const Steps x(a), y(b);
   std::int64_t pitch = 0;
-  for (const Axes* axes : {&x, &y})
+  for (const Steps* axes : {&x, &y})
     for (int i = 0; i < axes->n; ++i)
       if (axes->step[i] > pitch && !(i == axes->n - 1 && axes->step[i] <= 8)) pitch = axes->step[i];
-  for (const Axes* axes : {&x, &y})  // the smallest step that is not the innermost run
+  for (const Steps* axes : {&x, &y})  // the smallest step that is not the innermost run
     for (int i = 0; i < axes->n; ++i)
       if (!(i == axes->n - 1 && axes->step[i] <= 8)) pitch = std::min(pitch, axes->step[i]);
   if (pitch <= 0) return true;
-  auto run = [&](const Axes& axes, const Tensor& t) -> std::int64_t {  // bytes inside a pitch, -1: does not fit the picture
+  auto run = [&](const Steps& axes, const Tensor& t) -> std::int64_t {  // bytes inside a pitch, -1: does not fit the picture
     std::int64_t inner = size_of(t.dtype);
     for (int i = 0; i < axes.n; ++i) {
       if (axes.step[i] % pitch == 0 && axes.step[i] > 0) continue;
