@@ -83,9 +83,9 @@ struct Torch {
   nb::object modes[2];                        // how many of torch's dispatch and function modes are on
   int (*borrow)(void*, DLTensor*) = nullptr;  // a tensor as DLPack has it, in one call
   std::array<nb::object, 16> dtypes;
-  PyObject *size = interned("size"), *data_ptr = interned("data_ptr"), *shape = interned("shape"), *stride = interned("stride"),
-           *dtype = interned("dtype"), *is_cpu = interned("is_cpu"), *layout = interned("layout"),
-           *is_neg = interned("is_neg");
+  PyObject *size = interned("size"), *data_ptr = interned("data_ptr"), *shape = interned("shape"),
+           *stride = interned("stride"), *dtype = interned("dtype"), *is_cpu = interned("is_cpu"),
+           *layout = interned("layout"), *is_neg = interned("is_neg");
 
   explicit Torch(nb::handle module)
       : tensor(reinterpret_cast<PyTypeObject*>(nb::object(module.attr("Tensor")).release().ptr())),
@@ -653,9 +653,9 @@ nb::object Arrays::allocate(const Tensor& t, const char* parameter) const {
     // By name: torch first takes what comes by position for the sizes themselves, and makes an error of a tuple.
     Torch& torch = *torch_module();
     const nb::object named = nb::steal(PyDict_New());
-    PyDict_SetItem(named.ptr(), torch.size, shape.ptr());
-    PyDict_SetItem(named.ptr(), torch.dtype, torch.dtypes[std::size_t(t.dtype)].ptr());
-    PyObject* made = PyObject_Call(torch.empty.ptr(), torch.nothing.ptr(), named.ptr());
+    const bool complete = PyDict_SetItem(named.ptr(), torch.size, shape.ptr()) == 0 &&
+                          PyDict_SetItem(named.ptr(), torch.dtype, torch.dtypes[std::size_t(t.dtype)].ptr()) == 0;
+    PyObject* made = complete ? PyObject_Call(torch.empty.ptr(), torch.nothing.ptr(), named.ptr()) : nullptr;
     if (!made) throw nb::python_error();
     return nb::steal(made);
   } catch (nb::python_error& error) {
