@@ -9,17 +9,15 @@ using namespace gather_pa_kv_cache_op;
 constexpr std::int64_t kTaskBytes = 1 << 18;
 
 void run(Call& call, const Problem& p) {
-  BlockCopy copy[2];
-  std::int64_t bytes = 0;
-  for (int i : {0, 1}) {
-    const Part& part = p.parts[std::size_t(i)];
+  for (const Part& part : p.parts)
     if (part.copied) copy_all(call, part.rows, part.copied);
-    copy[i] = BlockCopy(part.rows, 1, part.cache, 2);
-    bytes += copy[i].bytes();
-  }
+  const auto& [keys, values] = p.parts;
+  const BlockCopy copy[] = {{keys.rows, 1, keys.cache, 2}, {values.rows, 1, values.cache, 2}};
+  const std::int64_t bytes = copy[0].bytes() + copy[1].bytes();
   const std::int64_t total = p.total(), each = std::max<std::int64_t>(kTaskBytes / std::max<std::int64_t>(bytes, 1), 1);
   call.parallel_for(
       (total + each - 1) / each, {.bytes = 2.0 * double(total) * double(bytes)}, [&](std::int64_t task, int) {
+        Mover<BlockCopy> move[] = {{copy[0], total * bytes}, {copy[1], total * bytes}};
         const std::int64_t begin = task * each, end = std::min(begin + each, total);
         for (std::int64_t b = 0, first = 0; first < end; first += p.length(b++)) {
           const std::int64_t from = std::max(begin - first, std::int64_t(0)), to = std::min(end - first, p.length(b));
@@ -29,7 +27,7 @@ void run(Call& call, const Problem& p) {
                              for (int i : {0, 1}) {
                                const auto& [cache, rows, copied] = p.parts[std::size_t(i)];
                                for (std::int64_t r = 0; r < n; ++r)
-                                 copy[i](bytes_at(rows, (first + from + j + r) * rows.stride[0]),
+                                 move[i](bytes_at(rows, (first + from + j + r) * rows.stride[0]),
                                          bytes_at(cache, page * cache.stride[0] + (row + r) * cache.stride[1]));
                              }
                            });

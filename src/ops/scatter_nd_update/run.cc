@@ -8,12 +8,14 @@ using scatter_nd_update_op::Problem;
 
 void run(Call& call, const Problem& p) {
   if (p.copied) copy_all(call, p.self, p.copied);
-  const auto walk = [&](auto write) {
+  const auto walk = [&](auto&& write) {
     for (std::int64_t r = 0; r < p.indices.count; ++r)
       if (!p.skipped(r)) write(p.place(r), r);
   };
-  scatter(call, p.indices.count, p.copy.bytes(), walk, [&](std::int64_t, std::int64_t r) {
-    p.copy(bytes_at(p.self, p.offset(r)), bytes_at(p.updates.tensor, p.updates.offset(r)));
+  scatter(call, p.indices.count, p.copy.bytes(), walk, [&p] {
+    return [&p, move = Mover(p.copy, p.indices.count * p.copy.bytes())](std::int64_t, std::int64_t r) mutable {
+      move(bytes_at(p.self, p.offset(r)), bytes_at(p.updates.tensor, p.updates.offset(r)));
+    };
   });
   call.finish();
 }

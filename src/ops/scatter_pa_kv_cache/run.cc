@@ -6,43 +6,74 @@ namespace {
 
 using namespace scatter_pa_kv_cache_op;
 
-/// One row [h, d] into the panels of c0 columns of its page.
-void copy_nz(const Part& p, std::int64_t place, std::int64_t token) {
-  const std::int64_t heads = p.rows.shape[1], width = p.rows.shape[2], c0 = p.cache.shape[3];
-  const std::size_t size = std::size_t(size_of(p.rows.dtype));
-  for (std::int64_t h = 0, column = 0; h < heads; ++h) {
-    const std::byte* from = bytes_at(p.rows, token * p.rows.stride[0] + h * p.rows.stride[1]);
-    for (std::int64_t done = 0, n; done < width; done += n, column += n) {
-      n = std::min(width - done, c0 - column % c0);
-      std::byte* to = bytes_at(p.cache, place + column / c0 * p.cache.stride[1] + column % c0);
-      if (n == c0) std::memcpy(to, from, 32);
-      else std::memcpy(to, from, std::size_t(n) * size);
-      from += std::size_t(n) * size;
+/// Rows [h, d] into the panels of c0 columns of their pages, 32 bytes each. A few rows at a time, which stay in the first
+/// cache, panel by panel: the tokens of a page are neighbours there.
+struct NzCopy {
+  static constexpr int kRows = 32;
+  Tensor rows, cache;
+
+  void operator()(std::byte* const* to, const std::byte* const* from, int n, bool streamed) const {
+    for (int i = 0; i < n; i += kRows) {
+      const int some = std::min(n - i, kRows);
+      copy(to + i, from + i, i + 2 * kRows <= n ? from + i + kRows : from + i, some, streamed);
     }
   }
-}
 
-void run(Call& call, const Problem& p) {
-  BlockCopy copy[2];
-  std::int64_t bytes = 0;
-  for (int i : {0, 1}) {
-    const Part& part = p.parts[std::size_t(i)];
-    if (part.copied) copy_all(call, part.cache, part.copied);
-    if (!p.nz) copy[i] = BlockCopy(part.cache, 2, part.rows, 1);
-    bytes += part.rows.shape[1] * part.rows.shape[2] * size_of(part.rows.dtype);
+ private:
+  void copy(std::byte* const* to, const std::byte* const* from, const std::byte* const* ahead, int n,
+            bool streamed) const {
+    const std::int64_t heads = rows.shape[1], width = rows.shape[2], c0 = cache.shape[3], size = size_of(rows.dtype);
+    for (std::int64_t h = 0, column = 0; h < heads; ++h)
+      for (std::int64_t done = 0, some; done < width; done += some, column += some) {
+        some = std::min(width - done, c0 - column % c0);
+        const std::int64_t source = (h * rows.stride[1] + done) * size,
+                           panel = (column / c0 * cache.stride[1] + column % c0) * size;
+        if (some == c0 && streamed) stream_parts(to, panel, from, source, ahead, n);
+        else
+          for (int i = 0; i < n; ++i) std::memcpy(to[i] + panel, from[i] + source, std::size_t(some * size));
+      }
   }
-  const auto walk = [&](auto write) {
+};
+
+/// Moves keys and values.
+template <class Block>
+class PartMover {
+ public:
+  PartMover(const Problem& p, const Block* blocks, std::int64_t all) : p_(p), move_{{blocks[0], all}, {blocks[1], all}} {}
+  void operator()(std::int64_t slot, std::int64_t token) {
+    for (int i : {0, 1}) {
+      const Part& part = p_.parts[std::size_t(i)];
+      move_[i](bytes_at(part.cache, p_.place(part.cache, slot)), bytes_at(part.rows, token * part.rows.stride[0]));
+    }
+  }
+
+ private:
+  const Problem& p_;
+  Mover<Block> move_[2];
+};
+
+template <class Block>
+void move_rows(Call& call, const Problem& p, const Block* blocks) {
+  std::int64_t bytes = 0;
+  for (const Part& part : p.parts) bytes += part.rows.shape[1] * part.rows.shape[2] * size_of(part.rows.dtype);
+  const auto walk = [&](auto&& write) {
     for (std::int64_t t = 0; t < p.tokens(); ++t)
       if (const std::int64_t slot = p.slot(t); slot >= 0) write(slot, t);
   };
-  scatter(call, p.tokens(), bytes, walk, [&](std::int64_t slot, std::int64_t t) {
-    for (int i : {0, 1}) {
-      const Part& part = p.parts[std::size_t(i)];
-      const std::int64_t place = p.place(part.cache, slot);
-      if (p.nz) copy_nz(part, place, t);
-      else copy[i](bytes_at(part.cache, place), bytes_at(part.rows, t * part.rows.stride[0]));
-    }
-  });
+  scatter(call, p.tokens(), bytes, walk, [&] { return PartMover<Block>(p, blocks, p.tokens() * bytes); });
+}
+
+void run(Call& call, const Problem& p) {
+  for (const Part& part : p.parts)
+    if (part.copied) copy_all(call, part.cache, part.copied);
+  const auto& [keys, values] = p.parts;
+  if (p.nz) {
+    const NzCopy blocks[] = {{keys.rows, keys.cache}, {values.rows, values.cache}};
+    move_rows(call, p, blocks);
+  } else {
+    const BlockCopy blocks[] = {{keys.cache, 2, keys.rows, 1}, {values.cache, 2, values.rows, 1}};
+    move_rows(call, p, blocks);
+  }
   call.finish();
 }
 

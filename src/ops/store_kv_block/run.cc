@@ -22,12 +22,14 @@ void store_kv_block(const StoreKvBlockArgs& a, const StoreKvBlockOuts& o, Contex
   const store_kv_block_op::Problem p = store_kv_block_op::check(a, o);
   Call call(context, "store_kv_block", std::size_t(0));
   const BlockCopy copy(p.cache.tensor, p.cache.tensor.rank - p.cache.row_axes, p.rows, 1);
-  const auto walk = [&](auto write) {
+  const auto walk = [&](auto&& write) {
     for (std::int64_t g = 0; g < p.count; ++g)
       for (std::int64_t i = 0; i < p.length[g]; ++i) write(std::int64_t(p.slot[g]) + i, p.row[g] + i);
   };
-  scatter(call, p.total, copy.bytes(), walk, [&](std::int64_t slot, std::int64_t row) {
-    copy(bytes_at(p.cache.tensor, p.cache.offset(slot)), bytes_at(p.rows, row * p.rows.stride[0]));
+  scatter(call, p.total, copy.bytes(), walk, [&] {
+    return [&p, move = Mover(copy, p.total * copy.bytes())](std::int64_t slot, std::int64_t row) mutable {
+      move(bytes_at(p.cache.tensor, p.cache.offset(slot)), bytes_at(p.rows, row * p.rows.stride[0]));
+    };
   });
   call.finish();
 }
