@@ -73,4 +73,13 @@ inline float float_at(const Tensor& t, std::int64_t offset) {
   }
 }
 
+/// The other way: x rounded once.
+inline void store(const Tensor& t, std::int64_t offset, float x) {
+  switch (t.dtype) {
+    case DType::f16: static_cast<f16*>(t.data)[offset] = to_f16(x); return;
+    case DType::bf16: static_cast<bf16*>(t.data)[offset] = to_bf16(x); return;
+    default: static_cast<float*>(t.data)[offset] = x;
+  }
+}
+
 }  // namespace dsakit

@@ -144,7 +144,12 @@ class Bench {
     time("widen_f16", &Kernels::widen, size, n, [&](auto f) { f(a_f16_.data(), n, y_.data()); });
     time("round_bf16", &Kernels::round, size, n, [&](auto f) { f(x, n, high_.data()); });
     time("round_f16", &Kernels::round, size, n, [&](auto f) { f(x, n, halves_.data()); });
-    time("swiglu", &Kernels::swiglu, size, n, [&](auto f) { f(x, x + n, n, y_.data()); });
+    const bf16 *const a = a_bf16_.data(), *const two[] = {a, a + n};
+    time("swiglu", &Kernels::swiglu, size, n, [&](auto f) { f(a, a + n, n, high_.data()); });
+    time("rms_norm", &Kernels::rms_norm, size, n, [&](auto f) { f(a, x, n, 1e-6f, high_.data()); });
+    time("add_rms_norm", &Kernels::add_rms_norm, size, n,
+         [&](auto f) { f(a, a + n, x, nullptr, n, 1e-6f, low_.data(), high_.data()); });
+    time("weighted_sum", &Kernels::weighted_sum, size, n, [&](auto f) { f(two, x, 2, n, high_.data()); });
   }
 
   void attention(int n) {

@@ -44,9 +44,12 @@ void fill_width(Kernels& k) {
   k.max_abs = max_abs<V>;
   k.quantize = quantize<V>;
   k.dequantize = dequantize<V>;
-  k.widen = {{widen<V>}, {widen<V>}};
-  k.round = {{round<V>}, {round<V>}};
-  k.swiglu = swiglu<V>;
+  k.widen = {{widen<V, bf16>}, {widen<V, f16>}};
+  k.round = {{round<V, bf16>}, {round<V, f16>}};
+  k.swiglu = {{swiglu<V, bf16>}, {swiglu<V, f16>}, {swiglu<V, float>}};
+  k.rms_norm = {{rms_norm<V, bf16>}, {rms_norm<V, f16>}, {rms_norm<V, float>}};
+  k.add_rms_norm = {{add_rms_norm<V, bf16>}, {add_rms_norm<V, f16>}, {add_rms_norm<V, float>}};
+  k.weighted_sum = {{weighted_sum<V, bf16>}, {weighted_sum<V, f16>}, {weighted_sum<V, float>}};
   k.softmax = softmax<V>;
   k.multiply_add = multiply_add<V>;
   k.multiply_round = multiply_round<V>;

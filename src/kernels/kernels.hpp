@@ -29,6 +29,10 @@ struct Overloads : Entry<Pointers>... {
   using Entry<Pointers>::operator()...;
 };
 
+/// One for each dtype of rows.
+template <template <class> class Function>
+using OfEach = Overloads<Function<bf16>, Function<f16>, Function<float>>;
+
 template <class A, class B>
 using Product = void (*)(const A* a, std::ptrdiff_t a_stride, int m, const B* panel, int k, float* c,
                          std::ptrdiff_t c_stride, bool add) noexcept;
@@ -40,6 +44,15 @@ using IndexScores = void (*)(const Query& query, const Key* key, std::ptrdiff_t 
                              float* scores) noexcept;
 template <class From, class To>
 using Convert = void (*)(const From* x, std::int64_t n, To* y) noexcept;
+template <class T>
+using Swiglu = void (*)(const T* a, const T* b, std::int64_t n, T* y) noexcept;
+template <class T>
+using RmsNorm = float (*)(const T* x, const float* gamma, std::int64_t n, float epsilon, T* y) noexcept;
+template <class T>
+using AddRmsNorm = float (*)(const T* a, const T* b, const float* gamma, const float* beta, std::int64_t n, float epsilon,
+                             T* x, T* y) noexcept;
+template <class T>
+using WeightedSum = void (*)(const T* const* rows, const float* weights, int count, std::int64_t n, T* y) noexcept;
 template <class From, class To>
 using Arrange = void (*)(const From* const* rows, int count, int dims, To* panel) noexcept;
 using ArrangeCodes = void (*)(const std::int8_t* const* rows, int count, int dims, std::int8_t* panel,
@@ -106,8 +119,17 @@ struct Kernels {
   Overloads<Convert<bf16, float>, Convert<f16, float>> widen;
   /// fp32 to 16 bits: nearest, ties to even, subnormals kept, NaN stays NaN.
   Overloads<Convert<float, bf16>, Convert<float, f16>> round;
-  /// y = fp32(fp32(a / fp32(1 + exp(-a))) * b), element-wise; exp within 2 ulp; y may be a.
-  void (*swiglu)(const float* a, const float* b, std::int64_t n, float* y) noexcept;
+
+  // Rows of bf16, f16 or fp32: every operation is rounded to fp32, and the result once more to T.
+
+  /// y = T(a / (1 + exp(-a)) * b), element-wise; exp within 2 ulp; y may be a or b.
+  OfEach<Swiglu> swiglu;
+  /// rstd = 1 / sqrt(canonical sum of x*x, times 1/n, plus epsilon), which it returns; y = T(x * rstd * gamma); y may be x.
+  OfEach<RmsNorm> rms_norm;
+  /// x = T(a + b); the same of it, but x * rstd is rounded to T; with beta then + beta, f16 rounded before.
+  OfEach<AddRmsNorm> add_rms_norm;
+  /// y = T(0 + rows[0] * weights[0] + rows[1] * weights[1] ...), element-wise.
+  OfEach<WeightedSum> weighted_sum;
 
   // ---- attention over one chunk of list positions; bits per rung ----------------------------------------------------
 

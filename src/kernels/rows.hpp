@@ -4,41 +4,49 @@
 
 #include "dsakit/tensor.hpp"
 #include "kernels/kernels.hpp"
-#include "kernels/vec/base.hpp"
+#include "kernels/kept.hpp"
 
 // The row kernels: plain loops where the compiler makes vectors of them, the vocabulary where it does not. A plain
 // expression has the same bits on every rung, since contraction is off.
 namespace dsakit {
 namespace {
 
-DSAKIT_INLINE float folded(float (&lane)[16]) {
-  for (int half = 8; half > 0; half /= 2)
-    for (int l = 0; l < half; ++l) lane[l] += lane[l + half];
-  return lane[0];
+/// Sixteen lanes in halves: 8, 4, 2, 1.
+template <class V>
+DSAKIT_INLINE float folded(const typename V::F (&sum)[V::kParts]) {
+  typename V::Block lanes[4];
+  __builtin_memcpy(lanes, sum, sizeof lanes);
+  const typename V::Block four = (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
+  return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
-/// Lane l takes term(x[i]) for i = l, l + 16, ... ascending; then the lanes fold in halves.
+/// Lane l takes element i = l, l + 16, ... of what term(i, some) gives for a register, ascending; then the lanes fold in
+/// halves. Beyond `some` it gives 0, which changes no sum from +0.
 template <class V, class Term>
-DSAKIT_INLINE float canonical_sum(const float* x, std::int64_t n, Term term) {
+DSAKIT_INLINE float canonical_sum(std::int64_t n, Term term) {
   typename V::F sum[V::kParts] = {};
   std::int64_t i = 0;
   for (; i + 16 <= n; i += 16)
 #pragma GCC unroll 4
-    for (int r = 0; r < V::kParts; ++r) sum[r] += term(V::load_float(x + i + r * V::kLanes));
-  float lane[16];
-  __builtin_memcpy(lane, sum, sizeof lane);
-  for (int l = 0; i < n; ++i, ++l) lane[l] += term(x[i]);
-  return folded(lane);
+    for (int r = 0; r < V::kParts; ++r) sum[r] += term(i + r * V::kLanes, V::kLanes);
+#pragma GCC unroll 4
+  for (int r = 0; r < V::kParts; ++r, i += V::kLanes)
+    if (i < n) sum[r] += term(i, least(int(n - i), V::kLanes));
+  return folded<V>(sum);
 }
 
 template <class V>
 float sum_squares(const float* x, std::int64_t n, float each) noexcept {
-  return canonical_sum<V>(x, n, [each](auto v) __attribute__((always_inline)) { return v * v * each; });
+  return canonical_sum<V>(n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
+    const typename V::F v = V::load_floats(x + i, some);
+    return v * v * each;
+  });
 }
 
 template <class V>
 float sum(const float* x, std::int64_t n, float each) noexcept {
-  return canonical_sum<V>(x, n, [each](auto v) __attribute__((always_inline)) { return v * each; });
+  return canonical_sum<V>(
+      n, [=](std::int64_t i, int some) __attribute__((always_inline)) { return V::load_floats(x + i, some) * each; });
 }
 
 /// The largest element that is not NaN, or `least`; so many chains that latency does not count.
@@ -84,45 +92,6 @@ void dequantize(const std::int32_t* __restrict acc, std::int64_t n, float row_sc
   for (std::int64_t j = 0; j < n; ++j) y[j] = static_cast<float>(acc[j]) * row_scale * column_scale[j];
 }
 
-DSAKIT_INLINE float widen(bf16 x) { return __builtin_bit_cast(float, std::uint32_t(x.bits) << 16); }
-
-DSAKIT_INLINE std::uint16_t nearest_bf16(float x) {
-  const std::uint32_t u = __builtin_bit_cast(std::uint32_t, x);
-  const std::uint32_t nearest = (u + 0x7fff + (u >> 16 & 1)) >> 16;
-  return static_cast<std::uint16_t>(x == x ? nearest : u >> 16 | 0x40);
-}
-
-template <class V>
-void widen(const bf16* __restrict x, std::int64_t n, float* __restrict y) noexcept {
-  for (std::int64_t i = 0; i < n; ++i) y[i] = widen(x[i]);
-}
-
-template <class V>
-void widen(const f16* x, std::int64_t n, float* y) noexcept {
-  std::int64_t i = 0;
-  for (; i + V::kLanes <= n; i += V::kLanes) V::store_float(y + i, V::load_f16(x + i, V::kLanes));
-  if (i < n) V::store_floats(y + i, V::load_f16(x + i, int(n - i)), int(n - i));
-}
-
-template <class V>
-void round(const float* __restrict x, std::int64_t n, bf16* __restrict y) noexcept {
-  for (std::int64_t i = 0; i < n; ++i) y[i].bits = nearest_bf16(x[i]);
-}
-
-/// Below 2^-14 the result is a multiple of 2^-24, the last place of floats beside 0.5.
-template <class V>
-void round(const float* __restrict x, std::int64_t n, f16* __restrict y) noexcept {
-  for (std::int64_t i = 0; i < n; ++i) {
-    const std::uint32_t u = __builtin_bit_cast(std::uint32_t, x[i]), m = u & 0x7fffffff;
-    const std::uint32_t half = __builtin_bit_cast(std::uint32_t, __builtin_bit_cast(float, m) + 0.5f) - 0x3f000000;
-    std::uint32_t bits = (m - 0x38000000 + 0xfff + (m >> 13 & 1)) >> 13;
-    bits = m < 0x38800000 ? half : bits;
-    bits = m >= 0x477ff000 ? 0x7c00 : bits;  // 65520 and above
-    bits = m > 0x7f800000 ? 0x7e00 : bits;
-    y[i].bits = static_cast<std::uint16_t>(bits | (u >> 16 & 0x8000));
-  }
-}
-
 /// a * b + c, with one rounding where that costs nothing: only where bits may differ from rung to rung.
 DSAKIT_INLINE float multiply_add(float a, float b, float c) {
 #if defined(__FMA__)
@@ -164,24 +133,6 @@ DSAKIT_INLINE typename V::F exp_of(typename V::F x) {
   return F(V::where_not_less(x, V::set_float(-87.3f), typename V::I(U(y) + (U(shifted) << 23))));
 }
 
-/// Without fma: the bits go into a result.
-template <class V>
-void swiglu(const float* a, const float* b, std::int64_t n, float* y) noexcept {
-  using F = typename V::F;
-  using I = typename V::I;
-  const auto of = [](F a, F b) __attribute__((always_inline)) {
-    // exp(-a) only meets 1, so that less than exp(-40) is as good as that. 2^n in two steps: it may overflow.
-    F shifted;
-    const F m = exp_mantissa<V, false>(V::min(V::max(-a, V::set_float(-40)), V::set_float(89)), shifted);
-    const F e = F(I(m) + ((I(shifted) - 1) << 23)) * 2.0f;
-    return a / (e + 1.0f) * b;
-  };
-  std::int64_t i = 0;
-  for (; i + V::kLanes <= n; i += V::kLanes) V::store_float(y + i, of(V::load_float(a + i), V::load_float(b + i)));
-  if (const int left = int(n - i); left > 0)
-    V::store_floats(y + i, of(V::load_floats(a + i, left), V::load_floats(b + i, left)), left);
-}
-
 template <class V>
 float softmax(float* x, int n, float scale, float* largest) noexcept {
   using F = typename V::F;
@@ -197,11 +148,13 @@ float softmax(float* x, int n, float scale, float* largest) noexcept {
   for (; i + 16 <= n; i += 16)
 #pragma GCC unroll 4
     for (int r = 0; r < V::kParts; ++r) sum[r] += exp_at(x + i + r * V::kLanes, V::kLanes);
-  float lane[16];
-  __builtin_memcpy(lane, sum, sizeof lane);
-  for (int j = i; j < n; j += V::kLanes) exp_at(x + j, n - j);
-  for (int l = 0; i < n; ++i, ++l) lane[l] += x[i];
-  return folded(lane);
+#pragma GCC unroll 4
+  for (int r = 0; r < V::kParts; ++r, i += V::kLanes) {
+    if (i >= n) break;
+    exp_at(x + i, least(n - i, V::kLanes));
+    sum[r] += V::load_floats(x + i, least(n - i, V::kLanes));
+  }
+  return folded<V>(sum);
 }
 
 template <class V>
@@ -210,22 +163,22 @@ void multiply_add(const float* __restrict x, const float* __restrict scale, int 
 }
 
 template <class V>
-void multiply_round(const float* __restrict x, const float* __restrict scale, int n, bf16* __restrict y) noexcept {
+void multiply_round(const float* x, const float* scale, int n, bf16* y) noexcept {
   if (scale == nullptr) return round<V>(x, n, y);
-  for (int i = 0; i < n; ++i) y[i].bits = nearest_bf16(x[i] * scale[i]);
+  each_register<V>(n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
+    store_kept<V>(y + i, keep<V, bf16>(V::load_floats(x + i, some) * V::load_floats(scale + i, some)), some);
+  });
 }
 
 template <class V>
-void multiply_split(const float* __restrict x, const float* __restrict scale, int n, bf16* __restrict high,
-                    bf16* __restrict low) noexcept {
-  const auto split = [&](int i, float v) __attribute__((always_inline)) {
-    high[i].bits = nearest_bf16(v);
-    low[i].bits = nearest_bf16(v - widen(high[i]));
-  };
-  if (scale == nullptr)
-    for (int i = 0; i < n; ++i) split(i, x[i]);
-  else
-    for (int i = 0; i < n; ++i) split(i, x[i] * scale[i]);
+void multiply_split(const float* x, const float* scale, int n, bf16* high, bf16* low) noexcept {
+  each_register<V>(n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
+    typename V::F v = V::load_floats(x + i, some);
+    if (scale) v *= V::load_floats(scale + i, some);
+    const auto upper = keep<V, bf16>(v);
+    store_kept<V>(high + i, upper, some);
+    store_kept<V>(low + i, keep<V, bf16>(v - unkept<V, bf16>(upper)), some);
+  });
 }
 
 template <class V>
@@ -273,6 +226,82 @@ void join_codes(const std::int32_t* __restrict products, std::ptrdiff_t pitch, i
       y[i] = ((static_cast<float>(products[i]) * 256.0f + static_cast<float>(second[i])) * 256.0f +
               static_cast<float>(third[i])) *
              unit;
+}
+
+/// Without fma: the bits go into a result.
+template <class V, class T>
+void swiglu(const T* a, const T* b, std::int64_t n, T* y) noexcept {
+  using F = typename V::F;
+  using I = typename V::I;
+  each_register<V>(n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
+    const F x = load_row<V>(a + i, some);
+    // exp(-x) only meets 1, so that less than exp(-40) is as good as that. 2^n in two steps: it may overflow.
+    F shifted;
+    const F m = exp_mantissa<V, false>(V::min(V::max(-x, V::set_float(-40)), V::set_float(89)), shifted);
+    const F e = F(I(m) + ((I(shifted) - 1) << 23)) * 2.0f;
+    store_kept<V>(y + i, keep<V, T>(x / (e + 1.0f) * load_row<V>(b + i, some)), some);
+  });
+}
+
+DSAKIT_INLINE float inverse_root(float sum, std::int64_t n, float epsilon) {
+  return 1.0f / __builtin_sqrtf(sum * (1.0f / static_cast<float>(n)) + epsilon);
+}
+
+template <class V, class T>
+float rms_norm(const T* x, const float* gamma, std::int64_t n, float epsilon, T* y) noexcept {
+  const float sum = canonical_sum<V>(n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
+    const typename V::F v = load_row<V>(x + i, some);
+    return v * v;
+  });
+  const float rstd = inverse_root(sum, n, epsilon);
+  each_register<V>(n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
+    prefetch_l2(x + n + i);  // of the next row
+    store_kept<V>(y + i, keep<V, T>(load_row<V>(x + i, some) * rstd * V::load_floats(gamma + i, some)), some);
+  });
+  return rstd;
+}
+
+template <class V, class T>
+float add_rms_norm(const T* a, const T* b, const float* gamma, const float* beta, std::int64_t n, float epsilon, T* x,
+                   T* y) noexcept {
+  using F = typename V::F;
+  const float sum = canonical_sum<V>(n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
+    const auto kept = keep<V, T>(load_row<V>(a + i, some) + load_row<V>(b + i, some));
+    store_kept<V>(x + i, kept, some);
+    const F v = unkept<V, T>(kept);
+    return v * v;
+  });
+  const float rstd = inverse_root(sum, n, epsilon);
+  each_register<V>(n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
+    prefetch_l2(a + n + i), prefetch_l2(b + n + i);  // of the next rows
+    F v = unkept<V, T>(keep<V, T>(load_row<V>(x + i, some) * rstd)) * V::load_floats(gamma + i, some);
+    if (beta) {
+      if constexpr (__is_same(T, f16)) v = unkept<V, T>(keep<V, T>(v));
+      v += V::load_floats(beta + i, some);
+    }
+    store_kept<V>(y + i, keep<V, T>(v), some);
+  });
+  return rstd;
+}
+
+template <class V, class T>
+void weighted_sum(const T* const* rows, const float* weights, int count, std::int64_t n, T* y) noexcept {
+  using F = typename V::F;
+  constexpr int kAtOnce = 4;  // registers
+  std::int64_t i = 0;
+  for (; i + kAtOnce * V::kLanes <= n; i += kAtOnce * V::kLanes) {
+    F sum[kAtOnce] = {};
+    for (int j = 0; j < count; ++j)
+#pragma GCC unroll 4
+      for (int r = 0; r < kAtOnce; ++r) sum[r] += load_row<V>(rows[j] + i + r * V::kLanes, V::kLanes) * weights[j];
+#pragma GCC unroll 4
+    for (int r = 0; r < kAtOnce; ++r) store_kept<V>(y + i + r * V::kLanes, keep<V, T>(sum[r]), V::kLanes);
+  }
+  each_register<V>(n - i, [=](std::int64_t rest, int some) __attribute__((always_inline)) {
+    F sum{};
+    for (int j = 0; j < count; ++j) sum += load_row<V>(rows[j] + i + rest, some) * weights[j];
+    store_kept<V>(y + i + rest, keep<V, T>(sum), some);
+  });
 }
 
 }  // namespace

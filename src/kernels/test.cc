@@ -84,7 +84,9 @@ std::vector<bf16> random_bf16(std::size_t n) {
 bool same(float a, float b) {
   return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b) || (a != a && b != b);
 }
-bool same(bf16 a, bf16 b) { return a.bits == b.bits; }
+/// NaN is NaN whatever its fraction.
+bool same(bf16 a, bf16 b) { return a.bits == b.bits || same(to_float(a), to_float(b)); }
+bool same(f16 a, f16 b) { return a.bits == b.bits || same(to_float(a), to_float(b)); }
 template <class T>
 bool same(T a, T b) {
   return a == b;
@@ -495,9 +497,15 @@ TEST_P(OnRung, WidensEverySixteenBitFloat) {
     }
 }
 
+template <class T>
+std::vector<T> rounded(const std::vector<float>& x) {
+  std::vector<T> y(x.size());
+  std::transform(x.begin(), x.end(), y.begin(), round_to<T>);
+  return y;
+}
+
 /// a / (1 + exp(-a)) * b of floats where exp is exact, or nearly: from underflow through 0 to overflow of exp(-a).
 TEST_P(OnRung, Swiglu) {
-  const Kernels& plain = *find_kernels("generic");
   for (int n = 0; n <= 257; ++n)
     for (const Edge edge : kEdges) {
       std::vector<float> gates = random_floats(n, n % 2 == 0 ? 8 : 120);
@@ -505,7 +513,7 @@ TEST_P(OnRung, Swiglu) {
       const Guarded<float> a(gates, edge), b(random_floats(n, 3), edge), y(n, edge);
       k.swiglu(a, b, n, y);
       std::vector<float> same_everywhere(n);
-      plain.swiglu(a, b, n, same_everywhere.data());
+      find_kernels("generic")->swiglu(a, b, n, same_everywhere.data());
       ASSERT_TRUE(same(y.values(), same_everywhere));
       for (int i = 0; i < n; ++i) {
         const float e = float(std::exp(-double(a[i]))), exact = a[i] / (1.0f + e) * b[i];
@@ -517,6 +525,121 @@ TEST_P(OnRung, Swiglu) {
   k.swiglu(some, one, 4, y);
   EXPECT_TRUE(std::isnan(y[0]) && std::isnan(y[1]) && y[2] == kInf);
 }
+
+/// The kernels that read rows of T, beside the formula in fp32 and one rounding to T.
+template <class T>
+class RowsOf {
+ public:
+  explicit RowsOf(const Kernels& k) : k(k) {}
+
+  void swiglu() const {
+    each_size([&](int n, Edge edge) {
+      const Guarded<T> a(row(n, 8), edge), b(row(n, 3), edge), y(n, edge);
+      const std::vector<float> fa = floats(a, n), fb = floats(b, n);
+      std::vector<float> expected(n);
+      k.swiglu(fa.data(), fb.data(), n, expected.data());  // which is judged above
+      k.swiglu(a, b, n, y);
+      ASSERT_TRUE(same(y.values(), rounded<T>(expected))) << n;
+      k.swiglu(a, b, n, a);
+      ASSERT_TRUE(same(a.values(), y.values())) << n;
+    });
+  }
+
+  void rms_norm() const {
+    each_size([&](int n, Edge edge) {
+      const Guarded<T> x(row(n, 3), edge), y(n, edge);
+      const Guarded<float> gamma(random_floats(n, 2), edge);
+      std::vector<float> expected = floats(x, n);
+      const float rstd = rstd_of(expected, 0.1f);
+      for (int i = 0; i < n; ++i) expected[i] = expected[i] * rstd * gamma[i];
+      ASSERT_TRUE(same(k.rms_norm(x, gamma, n, 0.1f, y), rstd)) << n;
+      ASSERT_TRUE(same(y.values(), rounded<T>(expected))) << n;
+      k.rms_norm(x, gamma, n, 0.1f, x);
+      ASSERT_TRUE(same(x.values(), y.values())) << n;
+    });
+  }
+
+  void add_rms_norm() const {
+    each_size([&](int n, Edge edge) {
+      const Guarded<T> a(row(n, 3), edge), b(row(n, 2), edge), x(n, edge), y(n, edge);
+      const Guarded<float> gamma(random_floats(n, 2), edge), beta(random_floats(n, 2), edge);
+      std::vector<float> sum = floats(a, n), other = floats(b, n);
+      for (int i = 0; i < n; ++i) sum[i] = sum[i] + other[i];
+      const std::vector<T> kept = rounded<T>(sum);
+      sum = floats(kept.data(), n);
+      const float rstd = rstd_of(sum, 0.1f);
+      for (const float* plus : {static_cast<const float*>(beta), static_cast<const float*>(nullptr)}) {
+        std::vector<float> expected(n);
+        for (int i = 0; i < n; ++i) {
+          expected[i] = to_float(round_to<T>(sum[i] * rstd)) * gamma[i];
+          if (plus && std::is_same_v<T, f16>) expected[i] = to_float(round_to<T>(expected[i]));
+          if (plus) expected[i] = expected[i] + plus[i];
+        }
+        ASSERT_TRUE(same(k.add_rms_norm(a, b, gamma, plus, n, 0.1f, x, y), rstd)) << n;
+        ASSERT_TRUE(same(x.values(), kept)) << n;
+        ASSERT_TRUE(same(y.values(), rounded<T>(expected))) << n;
+      }
+    });
+  }
+
+  void weighted_sum() const {
+    each_size([&](int n, Edge edge) {
+      const int count = n % 5;
+      const std::vector<float> weights = random_floats(5);
+      std::vector<std::unique_ptr<Guarded<T>>> rows;
+      std::vector<const T*> row_at;
+      std::vector<float> expected(n);
+      for (int j = 0; j < count; ++j) {
+        rows.push_back(std::make_unique<Guarded<T>>(row(n, 3), edge));
+        row_at.push_back(*rows.back());
+        for (int i = 0; i < n; ++i) {
+          const float term = to_float(row_at[j][i]) * weights[j];
+          expected[i] = expected[i] + term;
+        }
+      }
+      const Guarded<T> y(n, edge);
+      k.weighted_sum(row_at.data(), weights.data(), count, n, y);
+      ASSERT_TRUE(same(y.values(), rounded<T>(expected))) << n;
+    });
+  }
+
+ private:
+  template <class F>
+  static void each_size(F f) {
+    for (int n = 0; n <= 257; ++n)
+      for (const Edge edge : kEdges) ASSERT_NO_FATAL_FAILURE(f(n, edge));
+  }
+  static std::vector<T> row(int n, float magnitude) {
+    std::vector<float> x = random_floats(n, magnitude);
+    if (n > 200) x[n / 2] = n % 3 == 0 ? kNaN : 0x1p-20f;
+    return rounded<T>(x);
+  }
+  static std::vector<float> floats(const T* x, int n) {
+    std::vector<float> y(n);
+    for (int i = 0; i < n; ++i) y[i] = to_float(x[i]);
+    return y;
+  }
+  static float rstd_of(const std::vector<float>& x, float epsilon) {
+    float lane[16] = {};
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const float square = x[i] * x[i];
+      lane[i % 16] += square;
+    }
+    const float mean = folded(lane) * (1.0f / float(x.size()));
+    return 1.0f / std::sqrt(mean + epsilon);
+  }
+
+  const Kernels& k;
+};
+
+template <class Test>
+void on_rows_of_each(const Kernels& k, Test test) {
+  test(RowsOf<bf16>(k)), test(RowsOf<f16>(k)), test(RowsOf<float>(k));
+}
+TEST_P(OnRung, SwigluOfRows) { on_rows_of_each(k, [](const auto& rows) { rows.swiglu(); }); }
+TEST_P(OnRung, RmsNorm) { on_rows_of_each(k, [](const auto& rows) { rows.rms_norm(); }); }
+TEST_P(OnRung, AddRmsNorm) { on_rows_of_each(k, [](const auto& rows) { rows.add_rms_norm(); }); }
+TEST_P(OnRung, WeightedSum) { on_rows_of_each(k, [](const auto& rows) { rows.weighted_sum(); }); }
 
 /// Around every bf16 value: itself, the midpoint to the next, and the neighbours of that.
 TEST_P(OnRung, RoundsToNearestEven) {

@@ -41,6 +41,11 @@ struct Vec128 : VecBase<16> {
     if (n > 0) __builtin_memcpy(p, &x, std::size_t(4 * n));
   }
   DSAKIT_INLINE static I load_words(const void* p, int n) { return extended<std::uint16_t>(p, n); }
+  DSAKIT_INLINE static void store_words(void* p, I x, int n) {
+    const H words = __builtin_shufflevector(H(x), H(x), 0, 2, 4, 6, 0, 2, 4, 6);  // little-endian, as all of panel.hpp
+    if (n >= 4) __builtin_memcpy(p, &words, 8);
+    else if (n > 0) __builtin_memcpy(p, &words, std::size_t(2 * n));
+  }
   DSAKIT_INLINE static I load_codes(const void* p, int n) { return extended<std::int8_t>(p, n); }
   DSAKIT_INLINE static F load_f16(const void* p, int n) { return low_f16(load_words(p, n)); }
   /// A subnormal is its fraction times 2^-24; a NaN becomes quiet, as the instruction makes it.

@@ -47,6 +47,12 @@ struct Vec256 : VecBase<32> {
     if (n > 0) copy_bytes(p, &x, 4 * n);
   }
   DSAKIT_INLINE static I load_words(const void* p, int n) { return of(_mm256_cvtepu16_epi32(load_few(p, 2 * n))); }
+  /// Words of 16 bits.
+  DSAKIT_INLINE static void store_words(void* p, I x, int n) {
+    const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(raw(x)), _mm256_extracti128_si256(raw(x), 1));
+    if (n >= 8) _mm_storeu_si128(static_cast<__m128i*>(p), words);
+    else copy_bytes(p, &words, 2 * n);
+  }
   DSAKIT_INLINE static I load_codes(const void* p, int n) {
     if (n >= 8) return of(_mm256_cvtepi8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(p))));
     return of(_mm256_cvtepi8_epi32(load_few(p, n)));

@@ -50,6 +50,12 @@ struct Vec512 : VecBase<64> {
     if (n >= 16) return of(_mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p))));
     return of(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes(n), p)));
   }
+  /// The lower halves of the first n words.
+  DSAKIT_INLINE static void store_words(void* p, I x, int n) {
+    const __m256i words = _mm512_cvtepi32_epi16(raw(x));
+    if (n >= 16) _mm256_storeu_si256(static_cast<__m256i*>(p), words);
+    else _mm256_mask_storeu_epi16(p, lanes(n), words);
+  }
   /// Codes, their sign extended.
   DSAKIT_INLINE static I load_codes(const void* p, int n) {
     if (n >= 16) return of(_mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))));

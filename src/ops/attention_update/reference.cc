@@ -3,8 +3,8 @@
 #include <limits>
 #include <vector>
 
+#include "core/view.hpp"
 #include "ops/attention_update/problem.hpp"
-#include "ops/row_operator.hpp"
 
 namespace dsakit::reference {
 

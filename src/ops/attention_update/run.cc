@@ -4,8 +4,9 @@
 #include <limits>
 #include <new>
 
+#include "kernels/stream.hpp"
 #include "ops/attention_update/problem.hpp"
-#include "ops/row_operator.hpp"
+#include "ops/convert.hpp"
 
 namespace dsakit::attention_update_op {
 namespace {
@@ -14,6 +15,20 @@ struct Shared {  // by all threads
   Rows *lse, *rows;
 
   Shared(const Problem& p, Carver& memory) : lse(memory.take<Rows>(p.shards())), rows(memory.take<Rows>(p.shards())) {}
+};
+
+/// The result is written past the caches.
+bool streamed(const Problem& p) { return p.rows * p.width * size_of(p.out.tensor.dtype) >= kStreamed; }
+
+struct Scratch {  // of one thread
+  float* weight;
+  const void** row;
+  std::byte* sum;  // where it is streamed
+
+  Scratch(const Problem& p, Carver& memory)
+      : weight(memory.take<float>(p.shards())),
+        row(memory.take<const void*>(p.shards())),
+        sum(memory.take<std::byte>(streamed(p) ? p.width * size_of(p.out.tensor.dtype) : 0)) {}
 };
 
 /// lse of the row over all shards; the weight of each shard, 0 where it is not to be read.
@@ -31,49 +46,48 @@ float weights_of(const Problem& p, const Shared& shared, std::int64_t r, float* 
   return float(lse);
 }
 
+/// Row r of all shards that are to be read, weighted.
+template <class T>
+void merge(const Problem& p, const Kernels& kernels, const Shared& shared, std::int64_t r, const Scratch& s) {
+  int count = 0;
+  const T** const row = reinterpret_cast<const T**>(s.row);
+  for (std::int64_t i = 0; i < p.shards(); ++i) {
+    if (std::isinf(*shared.lse[i].row<const float>(r))) continue;
+    s.weight[count] = s.weight[i];
+    row[count++] = shared.rows[i].row<const T>(r);
+  }
+  if (!streamed(p)) return kernels.weighted_sum(row, s.weight, count, p.width, p.out.row<T>(r));
+  kernels.weighted_sum(row, s.weight, count, p.width, reinterpret_cast<T*>(s.sum));
+  auto* const to = reinterpret_cast<std::byte*>(p.out.row<T>(r));
+  const std::byte* const from = s.sum;
+  stream_rows(&to, &from, 1, std::size_t(p.width) * sizeof(T));
+}
+
 }  // namespace
 
 std::size_t workspace(const Problem& p, int threads) {
-  Carver memory;
-  Shared(p, memory);
-  for (int i = 0; i < threads; ++i) memory.take<float>(p.shards());
-  return memory.bytes();
+  return bytes_of<Shared>(p) + std::size_t(threads) * bytes_of<Scratch>(p);
 }
 
 void run(const Problem& p, Call& call) {
-  constexpr std::int64_t kPiece = 2048;
-  const Kernels& kernels = call.kernels();
   Carver memory(call.memory());
   const Shared shared(p, memory);
   for (std::int64_t i = 0; i < p.shards(); ++i)
     new (shared.lse + i) Rows(p.lse_of(i)), new (shared.rows + i) Rows(p.rows_of(i));
-  float* const weights = memory.take<float>(0);
-  const std::int64_t pitch = (p.shards() + 15) / 16 * 16;
-
-  const auto merge = [&](std::int64_t r, const float* weight) {
-    float x[kPiece], sum[kPiece];
-    for (std::int64_t c = 0; c < p.width; c += kPiece) {
-      const std::int64_t n = std::min(kPiece, p.width - c);
-      bool first = true;
-      for (std::int64_t i = 0; i < p.shards(); ++i) {
-        if (std::isinf(*shared.lse[i].row<const float>(r))) continue;
-        widen(kernels, shared.rows[i].tensor, shared.rows[i].offset(r) + c, n, x);
-        kernels.blend(x, 1, weight[i], int(n), first ? 0.0f : 1.0f, sum);
-        first = false;
+  const std::int64_t rows = std::max<std::int64_t>(16384 / std::max<std::int64_t>(p.width * p.shards(), 1), 1);  // per task
+  const double each = double(p.rows) * double(p.shards());
+  with_float(p.out.tensor.dtype, [&]<class T>() {
+    const Work work{.bytes = each * double(p.width) * sizeof(T), .elements = 32 * each};  // two exp for each lse
+    call.parallel_for((p.rows + rows - 1) / rows, work, [&](std::int64_t task, int thread) {
+      Carver mine(call.memory() + memory.bytes() + std::size_t(thread) * bytes_of<Scratch>(p));
+      const Scratch scratch(p, mine);
+      for (std::int64_t r = task * rows, end = std::min(r + rows, p.rows); r < end; ++r) {
+        const float lse = weights_of(p, shared, r, scratch.weight);
+        merge<T>(p, call.kernels(), shared, r, scratch);
+        if (p.lse_out.tensor.data) *p.lse_out.row<float>(r) = lse;
       }
-      if (first) std::fill_n(sum, n, 0.0f);
-      narrow(kernels, sum, n, p.out.tensor, p.out.offset(r) + c);
-    }
-  };
-  const std::int64_t rows = std::max<std::int64_t>(16384 / (p.width * p.shards()), 1);  // per task
-  const double elements = double(p.rows) * double(p.shards()) * double(p.width + 32);   // two exp for each lse
-  call.parallel_for((p.rows + rows - 1) / rows, {.elements = elements}, [&](std::int64_t task, int thread) {
-    float* const weight = weights + thread * pitch;
-    for (std::int64_t r = task * rows, end = std::min(r + rows, p.rows); r < end; ++r) {
-      const float lse = weights_of(p, shared, r, weight);
-      merge(r, weight);
-      if (p.lse_out.tensor.data) *p.lse_out.row<float>(r) = lse;
-    }
+      stream_fence();
+    });
   });
 }
 

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "ops/convert.hpp"
 #include "ops/dynamic_block_quant/problem.hpp"
-#include "ops/row_operator.hpp"
 
 namespace dsakit::dynamic_block_quant_op {
 namespace {

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "ops/convert.hpp"
 #include "ops/dynamic_quant/problem.hpp"
-#include "ops/row_operator.hpp"
 
 namespace dsakit::dynamic_quant_op {
 namespace {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "core/view.hpp"
 #include "ops/kv_rmsnorm_rope_cache/problem.hpp"
 #include "ops/moves.hpp"
 #include "ops/prolog/formula.hpp"
-#include "ops/row_operator.hpp"
 
 namespace dsakit::kv_rmsnorm_rope_cache_op {
 namespace {

@@ -2,12 +2,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ops/convert.hpp"
 #include "ops/kv_rmsnorm_rope_cache/problem.hpp"
 #include "ops/last_wins.hpp"
 #include "ops/norm.hpp"
 #include "ops/prolog/tile.hpp"
 #include "ops/rope.hpp"
-#include "ops/row_operator.hpp"
 
 namespace dsakit::kv_rmsnorm_rope_cache_op {
 namespace {

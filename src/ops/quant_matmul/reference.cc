@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "core/view.hpp"
 #include "ops/prolog/formula.hpp"
 #include "ops/quant_matmul/problem.hpp"
-#include "ops/row_operator.hpp"
 
 namespace dsakit {
 

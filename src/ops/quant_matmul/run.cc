@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "ops/convert.hpp"
 #include "ops/door.hpp"
 #include "ops/linear.hpp"
 #include "ops/prolog/rows.hpp"
 #include "ops/quant_matmul/problem.hpp"
-#include "ops/row_operator.hpp"
 
 namespace dsakit {
 namespace {

@@ -3,8 +3,8 @@
 #include <bit>
 #include <cmath>
 
+#include "ops/convert.hpp"
 #include "ops/quantize/problem.hpp"
-#include "ops/row_operator.hpp"
 
 namespace dsakit::quantize_op {
 namespace {

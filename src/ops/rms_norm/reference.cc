@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
+#include "core/view.hpp"
 #include "ops/prolog/formula.hpp"
 #include "ops/rms_norm/problem.hpp"
-#include "ops/row_operator.hpp"
 
 namespace dsakit::rms_norm_op {
 namespace {

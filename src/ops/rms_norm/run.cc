@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cmath>
+#include <cstring>
 
+#include "kernels/stream.hpp"
+#include "ops/convert.hpp"
 #include "ops/rms_norm/problem.hpp"
-#include "ops/row_operator.hpp"
 
 namespace dsakit::rms_norm_op {
 namespace {
@@ -15,70 +16,81 @@ struct Weights {  // of all threads
       : gamma(memory.take<float>(p.row_width())), beta(memory.take<float>(p.beta.tensor.data ? p.row_width() : 0)) {}
 };
 
-struct Scratch {  // of one thread
-  float *x, *y;
+std::int64_t row_bytes(const Problem& p) { return p.row_width() * size_of(p.x.tensor.dtype); }
+/// Results are written past the caches.
+bool streamed(const Problem& p) { return p.rows * row_bytes(p) >= kStreamed; }
 
-  Scratch(const Problem& p, Carver& memory)
-      : x(memory.take<float>(p.row_width())), y(memory.take<float>(p.row_width())) {}
+/// Rows of one thread: those whose pieces lie apart, and of results that are streamed.
+struct Scratch {
+  std::byte *x, *x2, *sum, *y;
+
+  Scratch(const Problem& p, Carver& memory) {
+    const std::int64_t in = p.pieces == 1 ? 0 : row_bytes(p), out = streamed(p) ? row_bytes(p) : in;
+    x = memory.take<std::byte>(in), x2 = memory.take<std::byte>(in);
+    sum = memory.take<std::byte>(out), y = memory.take<std::byte>(out);
+  }
 };
 
-void add(float* __restrict x, const float* __restrict y, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) x[i] = x[i] + y[i];
-}
-void multiply(float* __restrict x, const float* __restrict y, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) x[i] = x[i] * y[i];
-}
-
+/// Rows of T.
+template <class T>
 class Norm {
  public:
   Norm(const Problem& p, const Kernels& kernels, const Weights& weights)
-      : p_(p), kernels_(kernels), weights_(weights), n_(p.row_width()), each_(1.0f / float(n_)) {}
+      : p_(p), kernels_(kernels), weights_(weights), streamed_(streamed(p)) {}
 
-  void row(std::int64_t r, const Scratch& s) const {
-    load(p_.x, r, s.x);
-    if (p_.adds) {
-      load(p_.x2, r, s.y);
-      add(s.x, s.y, n_);
-      round(p_.sum, r, s.x);
-    }
-    const float rstd = 1.0f / std::sqrt(kernels_.sum_squares(s.x, n_, 1) * each_ + p_.epsilon);
-    *p_.rstd.row<float>(r) = rstd;
-    if (!p_.adds) {
-      for (std::int64_t i = 0; i < n_; ++i) s.x[i] = s.x[i] * rstd * weights_.gamma[i];
-      return store(p_.y, r, s.x);
-    }
-    for (std::int64_t i = 0; i < n_; ++i) s.x[i] = s.x[i] * rstd;
-    round(p_.y, r, s.x);
-    multiply(s.x, weights_.gamma, n_);
-    if (p_.beta.tensor.data) {
-      if (p_.y.tensor.dtype == DType::f16) round(p_.y, r, s.x);
-      add(s.x, weights_.beta, n_);
-    }
-    store(p_.y, r, s.x);
-  }
-
-  void load(const Rows& rows, std::int64_t r, float* x) const {
-    for (std::int64_t k = 0; k < p_.pieces; ++k)
-      widen(kernels_, rows.tensor, rows.offset(r * p_.pieces + k), p_.width, x + k * p_.width);
+  void rows(std::int64_t begin, std::int64_t end, const Scratch& s) const {
+    for (std::int64_t r = begin; r < end; ++r) row(r, s);
+    stream_fence();
   }
 
  private:
-  void store(const Rows& rows, std::int64_t r, const float* x) const {
-    for (std::int64_t k = 0; k < p_.pieces; ++k)
-      narrow(kernels_, x + k * p_.width, p_.width, rows.tensor, rows.offset(r * p_.pieces + k));
+
+  void row(std::int64_t r, const Scratch& s) const {
+    const T* const x = read(p_.x, r, s.x);
+    T* const y = place(p_.y, r, s.y);
+    float& rstd = *p_.rstd.row<float>(r);
+    if (p_.adds) {
+      T* const sum = place(p_.sum, r, s.sum);
+      rstd = kernels_.add_rms_norm(x, read(p_.x2, r, s.x2), weights_.gamma, p_.beta.tensor.data ? weights_.beta : nullptr,
+                                   p_.row_width(), p_.epsilon, sum, y);
+      write(p_.sum, r, sum);
+    } else {
+      rstd = kernels_.rms_norm(x, weights_.gamma, p_.row_width(), p_.epsilon, y);
+    }
+    write(p_.y, r, y);
   }
-  /// To the tensor's dtype, by way of its memory, which is wanted there or overwritten later.
-  void round(const Rows& rows, std::int64_t r, float* x) const {
-    store(rows, r, x);
-    if (rows.tensor.dtype != DType::f32) load(rows, r, x);
+
+  bool together(const Rows& rows) const { return p_.pieces == 1 || rows.uniform_stride == p_.width; }
+  T* piece(const Rows& rows, std::int64_t r, std::int64_t k) const { return rows.row<T>(r * p_.pieces + k); }
+
+  const T* read(const Rows& rows, std::int64_t r, std::byte* scratch) const {
+    if (together(rows)) return piece(rows, r, 0);
+    T* const row = reinterpret_cast<T*>(scratch);
+    for (std::int64_t k = 0; k < p_.pieces; ++k)
+      std::memcpy(row + k * p_.width, piece(rows, r, k), std::size_t(p_.width) * sizeof(T));
+    return row;
+  }
+  T* place(const Rows& rows, std::int64_t r, std::byte* scratch) const {
+    return together(rows) && !streamed_ ? piece(rows, r, 0) : reinterpret_cast<T*>(scratch);
+  }
+  void write(const Rows& rows, std::int64_t r, const T* row) const {
+    if (together(rows) && !streamed_) return;
+    for (std::int64_t k = 0; k < p_.pieces; ++k) {
+      auto* const to = reinterpret_cast<std::byte*>(piece(rows, r, k));
+      const auto* const from = reinterpret_cast<const std::byte*>(row + k * p_.width);
+      stream_rows(&to, &from, 1, std::size_t(p_.width) * sizeof(T));
+    }
   }
 
   const Problem& p_;
   const Kernels& kernels_;
   const Weights& weights_;
-  std::int64_t n_;
-  float each_;
+  bool streamed_;
 };
+
+void widen_weight(const Problem& p, const Kernels& kernels, const Rows& weight, float* y) {
+  for (std::int64_t k = 0; k < p.pieces; ++k) widen(kernels, weight.tensor, weight.offset(k), p.width, y + k * p.width);
+}
 
 }  // namespace
 
@@ -90,18 +102,18 @@ void run(const Problem& p, Call& call) {
   if (p.rows == 0) return;
   Carver memory(call.memory());
   const Weights weights(p, memory);
-  const Norm norm(p, call.kernels(), weights);
-  norm.load(p.gamma, 0, weights.gamma);
-  if (p.beta.tensor.data) norm.load(p.beta, 0, weights.beta);
+  widen_weight(p, call.kernels(), p.gamma, weights.gamma);
+  if (p.beta.tensor.data) widen_weight(p, call.kernels(), p.beta, weights.beta);
   const std::int64_t rows = std::max<std::int64_t>(16384 / p.row_width(), 1);  // per task
-  const double passes = p.adds ? 3 : 1;
-  call.parallel_for((p.rows + rows - 1) / rows, {.elements = passes * double(p.rows) * double(p.row_width())},
-                    [&](std::int64_t task, int thread) {
-                      Carver mine(call.memory() + memory.bytes() + std::size_t(thread) * bytes_of<Scratch>(p));
-                      const Scratch scratch(p, mine);
-                      for (std::int64_t r = task * rows, end = std::min(r + rows, p.rows); r < end; ++r)
-                        norm.row(r, scratch);
-                    });
+  const double bytes = (p.adds ? 4 : 2) * double(p.rows * p.row_width() * size_of(p.x.tensor.dtype));
+  with_float(p.x.tensor.dtype, [&]<class T>() {
+    const Norm<T> norm(p, call.kernels(), weights);
+    call.parallel_for((p.rows + rows - 1) / rows, {.bytes = bytes}, [&](std::int64_t task, int thread) {
+      Carver mine(call.memory() + memory.bytes() + std::size_t(thread) * bytes_of<Scratch>(p));
+      const Scratch scratch(p, mine);
+      norm.rows(task * rows, std::min((task + 1) * rows, p.rows), scratch);
+    });
+  });
 }
 
 }  // namespace dsakit::rms_norm_op

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "core/view.hpp"
 #include "ops/rotation/problem.hpp"
-#include "ops/row_operator.hpp"
 
 namespace dsakit::rotation {
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "ops/convert.hpp"
 #include "ops/rope.hpp"
 #include "ops/rotation/problem.hpp"
-#include "ops/row_operator.hpp"
 
 namespace dsakit::rotation {
 namespace {

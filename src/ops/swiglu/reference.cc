@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
-#include "ops/row_operator.hpp"
+#include "core/view.hpp"
 #include "ops/swiglu/problem.hpp"
 
 namespace dsakit::reference {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/row_operator.hpp"
+#include "core/view.hpp"
 #include "ops/transpose_batchmatmul/problem.hpp"
 
 namespace dsakit::reference {

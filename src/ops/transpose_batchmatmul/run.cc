@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "ops/convert.hpp"
 #include "ops/door.hpp"
 #include "ops/linear.hpp"
-#include "ops/row_operator.hpp"
 #include "ops/transpose_batchmatmul/problem.hpp"
 
 namespace dsakit {
