@@ -93,14 +93,20 @@ FACTORIES = {
 }
 
 
-def torch_npu_lines(tensors, attributes, library):
+def line(name, took, library, allocation=0.0):
+    """What a call takes; above the library's part; and without the results that torch.empty made, which a C++ caller makes too."""
+    without = f"   {took - library - allocation:+6.1f}" if allocation else ""
+    print(f"  {name:<34}  {took:6.1f}   {took - library:+6.1f}{without}")
+
+
+def torch_npu_lines(tensors, attributes, library, allocation):
     """Before and after install()."""
     before = {name: microseconds(f) for name, f in (PLAIN | MOVES).items()}
     dsakit.npu.install()
     import torch_npu
 
     took = microseconds(written(torch_npu.npu_mla_prolog_v3, tensors | attributes))
-    print(f"  torch_npu.npu_mla_prolog_v3         {took:6.1f}   {took - library:+6.1f}")
+    line("torch_npu.npu_mla_prolog_v3", took, library, allocation)
     print("calls of torch before install() and after it")
     for name, f in PLAIN.items():
         after = microseconds(f)
@@ -133,10 +139,18 @@ def main():
     library = (microseconds(into, 10) - once) / many
     dsakit._core.repeat(1)
     torch_ops = written(torch.ops.dsakit.mla_prolog_v3, tensors | attributes)
-    for name, f in (("results made", call), ("results given", into), ("torch.ops.dsakit", torch_ops)):
-        took = microseconds(f)
-        print(f"  from Python, {name:<20}  {took:6.1f}   {took - library:+6.1f}")
-    torch_npu_lines(tensors, attributes, library)
+    made = [dict(size=tuple(t.shape), dtype=t.dtype) for t in outs.values()]
+    allocate = lambda: [torch.empty(**how) for how in made]
+    allocation = microseconds(allocate)
+    calls = {"results given": into, "results made": call, "torch.ops.dsakit": torch_ops}
+    took = {name: float("inf") for name in calls}
+    for _ in range(10):  # by turns: a shared machine is not as fast from one moment to the next
+        allocation = min(allocation, microseconds(allocate, rounds=4))
+        took = {name: min(took[name], microseconds(f, rounds=4)) for name, f in calls.items()}
+    print(f"  {'':<34}  {'all':>6}   above the library, without torch.empty of the {len(made)} results ({allocation:.1f})")
+    for name in calls:
+        line(f"from Python, {name}", took[name], library, 0 if name == "results given" else allocation)
+    torch_npu_lines(tensors, attributes, library, allocation)
 
 
 if __name__ == "__main__":

@@ -52,16 +52,6 @@ def test_run_reports_every_mode_and_agrees_with_the_package():
     assert abs(bits / (len(text) - 1) - modes["dense_bf16"]["bits_per_byte"]) < 1e-6
 
 
-def test_reference_figures_on_the_whole_text():
-    report = json.loads(dsakit_command("run", "--json", "--context", 1024))
-    bits = {mode: r["bits_per_byte"] for mode, r in report["modes"].items()}
-    assert abs(bits["dense_bf16"] - 1.69020) < 5e-4  # transformers, float32
-    assert abs(bits["sparse_bf16"] - 1.69044) < 5e-4
-    assert abs(bits["sparse_w8a8"] - bits["sparse_bf16"]) <= 0.002
-    assert abs(bits["sparse_w8a8_packed"] - bits["sparse_bf16"]) <= 0.003
-    assert bits["sparse_w8a8"] <= bits["dense_bf16"] + 0.02
-
-
 def test_generate_is_greedy_and_reproducible():
     args = ("run", TINY, "--text", "-", "--mode", "sparse_w8a8", "--generate", 20)
     first = dsakit_command(*args, stdin=b"In the beginning ")
@@ -88,5 +78,12 @@ def test_errors_leave_with_their_status():
 
 
 def test_demo_checks_itself():
+    """And the figures of its first table, of the whole text in windows of 1024."""
     out = dsakit_command("demo", "--quick").decode()
     assert re.search(r"needles found +8 of 8", out) and "equal, in order" in out and "same bits" in out
+    bits = {mode: float(figure) for mode, figure in re.findall(r"^(\w+) +(1\.\d{5}) ", out, re.M)}
+    assert abs(bits["dense_bf16"] - 1.69020) < 5e-4  # transformers, float32
+    assert abs(bits["sparse_bf16"] - 1.69044) < 5e-4
+    assert abs(bits["sparse_w8a8"] - bits["sparse_bf16"]) <= 0.002
+    assert abs(bits["sparse_w8a8_packed"] - bits["sparse_bf16"]) <= 0.003
+    assert bits["sparse_w8a8"] <= bits["dense_bf16"] + 0.02

@@ -53,10 +53,11 @@ def batch_matmul_transpose(
     Source: torch.ops._C_ascend.batch_matmul_transpose. More:
     docs/operators/transpose_batchmatmul.md
     """
-    only_none(
-        "batch_matmul_transpose",
-        format_mode=format_mode, quant_mode=quant_mode,
-    )  # fmt: skip
+    if not (
+        format_mode is quant_mode is None
+    ):  # fmt: skip
+        only_none("batch_matmul_transpose",
+            format_mode=format_mode, quant_mode=quant_mode)
     values = (
         tensor_a, tensor_b, tensor_c, level,
     )  # fmt: skip

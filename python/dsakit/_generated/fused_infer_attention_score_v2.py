@@ -172,14 +172,19 @@ def fused_infer_attention_score_v2(
     docs/operators/fused_infer_attention_score_v2.md
     """
     one_tensor("fused_infer_attention_score_v2", key=key, value=value)
-    only_none(
-        "fused_infer_attention_score_v2",
-        query_dtype=query_dtype, key_dtype=key_dtype, value_dtype=value_dtype, query_rope_dtype=query_rope_dtype,
-        key_rope_dtype=key_rope_dtype, key_shared_prefix_dtype=key_shared_prefix_dtype,
-        value_shared_prefix_dtype=value_shared_prefix_dtype, dequant_scale_query_dtype=dequant_scale_query_dtype,
-        dequant_scale_key_dtype=dequant_scale_key_dtype, dequant_scale_value_dtype=dequant_scale_value_dtype,
-        dequant_scale_key_rope_dtype=dequant_scale_key_rope_dtype, quant_scale_p=quant_scale_p, out_dtype=out_dtype,
-    )  # fmt: skip
+    if not (
+        query_dtype is key_dtype is value_dtype is query_rope_dtype is key_rope_dtype is key_shared_prefix_dtype is
+        value_shared_prefix_dtype is dequant_scale_query_dtype is dequant_scale_key_dtype is
+        dequant_scale_value_dtype is dequant_scale_key_rope_dtype is quant_scale_p is out_dtype is None
+    ):  # fmt: skip
+        only_none("fused_infer_attention_score_v2",
+            query_dtype=query_dtype, key_dtype=key_dtype, value_dtype=value_dtype,
+            query_rope_dtype=query_rope_dtype, key_rope_dtype=key_rope_dtype,
+            key_shared_prefix_dtype=key_shared_prefix_dtype, value_shared_prefix_dtype=value_shared_prefix_dtype,
+            dequant_scale_query_dtype=dequant_scale_query_dtype, dequant_scale_key_dtype=dequant_scale_key_dtype,
+            dequant_scale_value_dtype=dequant_scale_value_dtype,
+            dequant_scale_key_rope_dtype=dequant_scale_key_rope_dtype, quant_scale_p=quant_scale_p,
+            out_dtype=out_dtype)
     values = (
         query, key, value, query_rope, key_rope, pse_shift, atten_mask, actual_seq_qlen, actual_seq_kvlen,
         block_table, dequant_scale_query, dequant_scale_key, dequant_offset_key, dequant_scale_value,
@@ -343,14 +348,19 @@ def npu_fused_infer_attention_score_v2(
     docs/operators/fused_infer_attention_score_v2.md
     """
     one_tensor("npu_fused_infer_attention_score_v2", key=key, value=value)
-    only_none(
-        "npu_fused_infer_attention_score_v2",
-        query_dtype=query_dtype, key_dtype=key_dtype, value_dtype=value_dtype, query_rope_dtype=query_rope_dtype,
-        key_rope_dtype=key_rope_dtype, key_shared_prefix_dtype=key_shared_prefix_dtype,
-        value_shared_prefix_dtype=value_shared_prefix_dtype, dequant_scale_query_dtype=dequant_scale_query_dtype,
-        dequant_scale_key_dtype=dequant_scale_key_dtype, dequant_scale_value_dtype=dequant_scale_value_dtype,
-        dequant_scale_key_rope_dtype=dequant_scale_key_rope_dtype, quant_scale_p=quant_scale_p, out_dtype=out_dtype,
-    )  # fmt: skip
+    if not (
+        query_dtype is key_dtype is value_dtype is query_rope_dtype is key_rope_dtype is key_shared_prefix_dtype is
+        value_shared_prefix_dtype is dequant_scale_query_dtype is dequant_scale_key_dtype is
+        dequant_scale_value_dtype is dequant_scale_key_rope_dtype is quant_scale_p is out_dtype is None
+    ):  # fmt: skip
+        only_none("npu_fused_infer_attention_score_v2",
+            query_dtype=query_dtype, key_dtype=key_dtype, value_dtype=value_dtype,
+            query_rope_dtype=query_rope_dtype, key_rope_dtype=key_rope_dtype,
+            key_shared_prefix_dtype=key_shared_prefix_dtype, value_shared_prefix_dtype=value_shared_prefix_dtype,
+            dequant_scale_query_dtype=dequant_scale_query_dtype, dequant_scale_key_dtype=dequant_scale_key_dtype,
+            dequant_scale_value_dtype=dequant_scale_value_dtype,
+            dequant_scale_key_rope_dtype=dequant_scale_key_rope_dtype, quant_scale_p=quant_scale_p,
+            out_dtype=out_dtype)
     values = (
         query, key, value, query_rope, key_rope, pse_shift, atten_mask, actual_seq_qlen, actual_seq_kvlen,
         block_table, dequant_scale_query, dequant_scale_key, dequant_offset_key, dequant_scale_value,

@@ -135,10 +135,11 @@ def kv_quant_sparse_flash_attention(
     Source: torch_npu.npu_kv_quant_sparse_flash_attention. More:
     docs/operators/sparse_flash_attention.md
     """
-    only_none(
-        "kv_quant_sparse_flash_attention",
-        key_dtype=key_dtype, value_dtype=value_dtype,
-    )  # fmt: skip
+    if not (
+        key_dtype is value_dtype is None
+    ):  # fmt: skip
+        only_none("kv_quant_sparse_flash_attention",
+            key_dtype=key_dtype, value_dtype=value_dtype)
     values = (
         query, key, value, sparse_indices, scale_value, key_quant_mode, value_quant_mode, key_dequant_scale,
         value_dequant_scale, block_table, actual_seq_lengths_query, actual_seq_lengths_kv, sparse_block_size,
@@ -266,10 +267,11 @@ def npu_kv_quant_sparse_flash_attention(
     Source: torch_npu.npu_kv_quant_sparse_flash_attention. More:
     docs/operators/sparse_flash_attention.md
     """
-    only_none(
-        "npu_kv_quant_sparse_flash_attention",
-        key_dtype=key_dtype, value_dtype=value_dtype,
-    )  # fmt: skip
+    if not (
+        key_dtype is value_dtype is None
+    ):  # fmt: skip
+        only_none("npu_kv_quant_sparse_flash_attention",
+            key_dtype=key_dtype, value_dtype=value_dtype)
     values = (
         query, key, value, sparse_indices, scale_value, key_quant_mode, value_quant_mode, key_dequant_scale,
         value_dequant_scale, block_table, actual_seq_lengths_query, actual_seq_lengths_kv, sparse_block_size,

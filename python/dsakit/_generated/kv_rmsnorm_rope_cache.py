@@ -92,10 +92,11 @@ def kv_rmsnorm_rope_cache(
 
     Source: torch_npu.npu_kv_rmsnorm_rope_cache. More: docs/operators/kv_rmsnorm_rope_cache.md
     """
-    only_none(
-        "kv_rmsnorm_rope_cache",
-        k_rope_offset=k_rope_offset, c_kv_offset=c_kv_offset, v=v,
-    )  # fmt: skip
+    if not (
+        k_rope_offset is c_kv_offset is v is None
+    ):  # fmt: skip
+        only_none("kv_rmsnorm_rope_cache",
+            k_rope_offset=k_rope_offset, c_kv_offset=c_kv_offset, v=v)
     values = (
         kv, gamma, cos, sin, index, k_cache, ckv_cache, k_rope_scale, c_kv_scale, epsilon, cache_mode, is_output_kv,
         level, k_cache_out, ckv_cache_out, k_rope, c_kv,
@@ -177,10 +178,11 @@ def npu_kv_rmsnorm_rope_cache(
 
     Source: torch_npu.npu_kv_rmsnorm_rope_cache. More: docs/operators/kv_rmsnorm_rope_cache.md
     """
-    only_none(
-        "npu_kv_rmsnorm_rope_cache",
-        k_rope_offset=k_rope_offset, c_kv_offset=c_kv_offset, v=v,
-    )  # fmt: skip
+    if not (
+        k_rope_offset is c_kv_offset is v is None
+    ):  # fmt: skip
+        only_none("npu_kv_rmsnorm_rope_cache",
+            k_rope_offset=k_rope_offset, c_kv_offset=c_kv_offset, v=v)
     values = (
         kv, gamma, cos, sin, index, k_cache, ckv_cache, k_rope_scale, c_kv_scale, epsilon, cache_mode, is_output_kv,
         level, k_cache_out, ckv_cache_out, k_rope, c_kv,

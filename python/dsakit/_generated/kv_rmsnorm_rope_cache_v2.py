@@ -90,11 +90,12 @@ def kv_rmsnorm_rope_cache_v2(
 
     Source: torch_npu.npu_kv_rmsnorm_rope_cache_v2. More: docs/operators/kv_rmsnorm_rope_cache.md
     """
-    only_none(
-        "kv_rmsnorm_rope_cache_v2",
-        k_rope_offset=k_rope_offset, c_kv_offset=c_kv_offset, v=v, k_cache_dtype=k_cache_dtype,
-        ckv_cache_dtype=ckv_cache_dtype,
-    )  # fmt: skip
+    if not (
+        k_rope_offset is c_kv_offset is v is k_cache_dtype is ckv_cache_dtype is None
+    ):  # fmt: skip
+        only_none("kv_rmsnorm_rope_cache_v2",
+            k_rope_offset=k_rope_offset, c_kv_offset=c_kv_offset, v=v, k_cache_dtype=k_cache_dtype,
+            ckv_cache_dtype=ckv_cache_dtype)
     values = (
         kv, gamma, cos, sin, index, k_cache, ckv_cache, k_rope_scale, c_kv_scale, epsilon, cache_mode, is_output_kv,
         level, k_rope, c_kv,
@@ -174,11 +175,12 @@ def npu_kv_rmsnorm_rope_cache_v2(
 
     Source: torch_npu.npu_kv_rmsnorm_rope_cache_v2. More: docs/operators/kv_rmsnorm_rope_cache.md
     """
-    only_none(
-        "npu_kv_rmsnorm_rope_cache_v2",
-        k_rope_offset=k_rope_offset, c_kv_offset=c_kv_offset, v=v, k_cache_dtype=k_cache_dtype,
-        ckv_cache_dtype=ckv_cache_dtype,
-    )  # fmt: skip
+    if not (
+        k_rope_offset is c_kv_offset is v is k_cache_dtype is ckv_cache_dtype is None
+    ):  # fmt: skip
+        only_none("npu_kv_rmsnorm_rope_cache_v2",
+            k_rope_offset=k_rope_offset, c_kv_offset=c_kv_offset, v=v, k_cache_dtype=k_cache_dtype,
+            ckv_cache_dtype=ckv_cache_dtype)
     values = (
         kv, gamma, cos, sin, index, k_cache, ckv_cache, k_rope_scale, c_kv_scale, epsilon, cache_mode, is_output_kv,
         level, k_rope, c_kv,

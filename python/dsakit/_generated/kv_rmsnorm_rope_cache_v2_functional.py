@@ -95,11 +95,12 @@ def kv_rmsnorm_rope_cache_v2_functional(
     Source: torch_npu.npu_kv_rmsnorm_rope_cache_v2_functional. More:
     docs/operators/kv_rmsnorm_rope_cache.md
     """
-    only_none(
-        "kv_rmsnorm_rope_cache_v2_functional",
-        k_rope_offset=k_rope_offset, c_kv_offset=c_kv_offset, v=v, k_cache_dtype=k_cache_dtype,
-        ckv_cache_dtype=ckv_cache_dtype,
-    )  # fmt: skip
+    if not (
+        k_rope_offset is c_kv_offset is v is k_cache_dtype is ckv_cache_dtype is None
+    ):  # fmt: skip
+        only_none("kv_rmsnorm_rope_cache_v2_functional",
+            k_rope_offset=k_rope_offset, c_kv_offset=c_kv_offset, v=v, k_cache_dtype=k_cache_dtype,
+            ckv_cache_dtype=ckv_cache_dtype)
     values = (
         kv, gamma, cos, sin, index, k_cache, ckv_cache, k_rope_scale, c_kv_scale, epsilon, cache_mode, is_output_kv,
         level, k_cache_out, ckv_cache_out, k_rope, c_kv,
@@ -184,11 +185,12 @@ def npu_kv_rmsnorm_rope_cache_v2_functional(
     Source: torch_npu.npu_kv_rmsnorm_rope_cache_v2_functional. More:
     docs/operators/kv_rmsnorm_rope_cache.md
     """
-    only_none(
-        "npu_kv_rmsnorm_rope_cache_v2_functional",
-        k_rope_offset=k_rope_offset, c_kv_offset=c_kv_offset, v=v, k_cache_dtype=k_cache_dtype,
-        ckv_cache_dtype=ckv_cache_dtype,
-    )  # fmt: skip
+    if not (
+        k_rope_offset is c_kv_offset is v is k_cache_dtype is ckv_cache_dtype is None
+    ):  # fmt: skip
+        only_none("npu_kv_rmsnorm_rope_cache_v2_functional",
+            k_rope_offset=k_rope_offset, c_kv_offset=c_kv_offset, v=v, k_cache_dtype=k_cache_dtype,
+            ckv_cache_dtype=ckv_cache_dtype)
     values = (
         kv, gamma, cos, sin, index, k_cache, ckv_cache, k_rope_scale, c_kv_scale, epsilon, cache_mode, is_output_kv,
         level, k_cache_out, ckv_cache_out, k_rope, c_kv,

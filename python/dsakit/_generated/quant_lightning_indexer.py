@@ -103,10 +103,11 @@ def quant_lightning_indexer(
 
     Source: torch_npu.npu_quant_lightning_indexer. More: docs/operators/lightning_indexer.md
     """
-    only_none(
-        "quant_lightning_indexer",
-        query_dtype=query_dtype, key_dtype=key_dtype,
-    )  # fmt: skip
+    if not (
+        query_dtype is key_dtype is None
+    ):  # fmt: skip
+        only_none("quant_lightning_indexer",
+            query_dtype=query_dtype, key_dtype=key_dtype)
     values = (
         query, key, weights, query_dequant_scale, key_dequant_scale, query_quant_mode, key_quant_mode,
         actual_seq_lengths_query, actual_seq_lengths_key, block_table, layout_query, layout_key, sparse_count,
@@ -199,10 +200,11 @@ def npu_quant_lightning_indexer(
     """
     query_quant_mode = zero_in_portable("npu_quant_lightning_indexer", level, query_quant_mode=query_quant_mode)
     key_quant_mode = zero_in_portable("npu_quant_lightning_indexer", level, key_quant_mode=key_quant_mode)
-    only_none(
-        "npu_quant_lightning_indexer",
-        query_dtype=query_dtype, key_dtype=key_dtype,
-    )  # fmt: skip
+    if not (
+        query_dtype is key_dtype is None
+    ):  # fmt: skip
+        only_none("npu_quant_lightning_indexer",
+            query_dtype=query_dtype, key_dtype=key_dtype)
     values = (
         query, key, weights, query_dequant_scale, key_dequant_scale, query_quant_mode, key_quant_mode,
         actual_seq_lengths_query, actual_seq_lengths_key, block_table, layout_query, layout_key, sparse_count,
@@ -292,10 +294,11 @@ def npu_lightning_indexer_quant(
 
     Source: torch_npu.npu_quant_lightning_indexer. More: docs/operators/lightning_indexer.md
     """
-    only_none(
-        "npu_lightning_indexer_quant",
-        query_dtype=query_dtype, key_dtype=key_dtype,
-    )  # fmt: skip
+    if not (
+        query_dtype is key_dtype is None
+    ):  # fmt: skip
+        only_none("npu_lightning_indexer_quant",
+            query_dtype=query_dtype, key_dtype=key_dtype)
     values = (
         query, key, weights, query_dequant_scale, key_dequant_scale, query_quant_mode, key_quant_mode,
         actual_seq_lengths_query, actual_seq_lengths_key, block_table, layout_query, layout_key, sparse_count,

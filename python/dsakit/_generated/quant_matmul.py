@@ -81,11 +81,12 @@ def quant_matmul(
 
     Source: torch_npu.npu_quant_matmul. More: docs/operators/quant_matmul.md
     """
-    only_none(
-        "quant_matmul",
-        x1_dtype=x1_dtype, x2_dtype=x2_dtype, pertoken_scale_dtype=pertoken_scale_dtype, scale_dtype=scale_dtype,
-        group_sizes=group_sizes, y_scale=y_scale,
-    )  # fmt: skip
+    if not (
+        x1_dtype is x2_dtype is pertoken_scale_dtype is scale_dtype is group_sizes is y_scale is None
+    ):  # fmt: skip
+        only_none("quant_matmul",
+            x1_dtype=x1_dtype, x2_dtype=x2_dtype, pertoken_scale_dtype=pertoken_scale_dtype,
+            scale_dtype=scale_dtype, group_sizes=group_sizes, y_scale=y_scale)
     values = (
         x1, x2, scale, offset, pertoken_scale, bias, output_dtype, level, y,
     )  # fmt: skip
@@ -153,11 +154,12 @@ def npu_quant_matmul(
 
     Source: torch_npu.npu_quant_matmul. More: docs/operators/quant_matmul.md
     """
-    only_none(
-        "npu_quant_matmul",
-        x1_dtype=x1_dtype, x2_dtype=x2_dtype, pertoken_scale_dtype=pertoken_scale_dtype, scale_dtype=scale_dtype,
-        group_sizes=group_sizes, y_scale=y_scale,
-    )  # fmt: skip
+    if not (
+        x1_dtype is x2_dtype is pertoken_scale_dtype is scale_dtype is group_sizes is y_scale is None
+    ):  # fmt: skip
+        only_none("npu_quant_matmul",
+            x1_dtype=x1_dtype, x2_dtype=x2_dtype, pertoken_scale_dtype=pertoken_scale_dtype,
+            scale_dtype=scale_dtype, group_sizes=group_sizes, y_scale=y_scale)
     values = (
         x1, x2, scale, offset, pertoken_scale, bias, output_dtype, level, y,
     )  # fmt: skip

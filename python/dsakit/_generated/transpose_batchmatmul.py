@@ -72,10 +72,11 @@ def transpose_batchmatmul(
 
     Source: torch_npu.npu_transpose_batchmatmul. More: docs/operators/transpose_batchmatmul.md
     """
-    only_none(
-        "transpose_batchmatmul",
-        bias=bias, scale=scale,
-    )  # fmt: skip
+    if not (
+        bias is scale is None
+    ):  # fmt: skip
+        only_none("transpose_batchmatmul",
+            bias=bias, scale=scale)
     values = (
         input, weight, perm_x1, perm_x2, perm_y, batch_split_factor, level, y,
     )  # fmt: skip
@@ -134,10 +135,11 @@ def npu_transpose_batchmatmul(
 
     Source: torch_npu.npu_transpose_batchmatmul. More: docs/operators/transpose_batchmatmul.md
     """
-    only_none(
-        "npu_transpose_batchmatmul",
-        bias=bias, scale=scale,
-    )  # fmt: skip
+    if not (
+        bias is scale is None
+    ):  # fmt: skip
+        only_none("npu_transpose_batchmatmul",
+            bias=bias, scale=scale)
     values = (
         input, weight, perm_x1, perm_x2, perm_y, batch_split_factor, level, y,
     )  # fmt: skip

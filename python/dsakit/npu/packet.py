@@ -37,7 +37,7 @@ _modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
 
 def recorded() -> bool:
     """Whether torch records calls: it compiles, or a mode is on."""
-    return torch.compiler.is_compiling() or bool(_modes[0]() or _modes[1]())
+    return bool(torch.compiler.is_compiling() or _modes[0]() or _modes[1]())
 
 
 class Packet(OpOverloadPacket):  # type: ignore[type-arg]
@@ -81,6 +81,7 @@ class Documented:
         own = inspect.signature(function).parameters.values()
         self.parameters = [p for p in own if p.name not in (*OURS, *without, *outs)]
         self.names = frozenset(p.name for p in self.parameters)
+        self.hidden = frozenset(p.name for p in own) - self.names
         self.positional = [p.name for p in self.parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         self.dtypes = [n for n in self.names if self.fields[n]["kind"] == "dtype" and self.fields[n]["role"] == "attribute"]
         self.weights = [n for n in self.names if self.fields[n]["kind"] == "weight"]
@@ -94,8 +95,8 @@ class Documented:
 
     def ours(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """The positional arguments as the function of the package takes them; the keywords become so where they are."""
-        if not kwargs.keys() <= self.names:
-            unknown = next(k for k in kwargs if k not in self.names)
+        if not kwargs.keys().isdisjoint(self.hidden):  # names that nobody has are the function's to refuse
+            unknown = next(k for k in kwargs if k in self.hidden)
             raise TypeError(f"{self.__name__}() got an unexpected keyword argument {unknown!r}")
         if len(args) > len(self.positional):
             raise TypeError(f"{self.__name__}() takes {len(self.positional)} positional arguments, {len(args)} are given")

@@ -31,10 +31,11 @@ def batch_matmul_transpose(
     level: str = "portable",
 ) -> None:
     """The readable twin of dsakit.batch_matmul_transpose."""
-    only_none(
-        "batch_matmul_transpose",
-        format_mode=format_mode, quant_mode=quant_mode,
-    )  # fmt: skip
+    if not (
+        format_mode is quant_mode is None
+    ):  # fmt: skip
+        only_none("batch_matmul_transpose",
+            format_mode=format_mode, quant_mode=quant_mode)
     values = (
         tensor_a, tensor_b, tensor_c, level,
     )  # fmt: skip

@@ -60,10 +60,11 @@ def kv_quant_sparse_flash_attention(
     p_rounding: str = "none",
 ) -> Result:
     """The readable twin of dsakit.kv_quant_sparse_flash_attention."""
-    only_none(
-        "kv_quant_sparse_flash_attention",
-        key_dtype=key_dtype, value_dtype=value_dtype,
-    )  # fmt: skip
+    if not (
+        key_dtype is value_dtype is None
+    ):  # fmt: skip
+        only_none("kv_quant_sparse_flash_attention",
+            key_dtype=key_dtype, value_dtype=value_dtype)
     values = (
         query, key, value, sparse_indices, scale_value, key_quant_mode, value_quant_mode, key_dequant_scale,
         value_dequant_scale, block_table, actual_seq_lengths_query, actual_seq_lengths_kv, sparse_block_size,
@@ -114,10 +115,11 @@ def npu_kv_quant_sparse_flash_attention(
     p_rounding: str = "none",
 ) -> Result:
     """The readable twin of dsakit.npu_kv_quant_sparse_flash_attention."""
-    only_none(
-        "npu_kv_quant_sparse_flash_attention",
-        key_dtype=key_dtype, value_dtype=value_dtype,
-    )  # fmt: skip
+    if not (
+        key_dtype is value_dtype is None
+    ):  # fmt: skip
+        only_none("npu_kv_quant_sparse_flash_attention",
+            key_dtype=key_dtype, value_dtype=value_dtype)
     values = (
         query, key, value, sparse_indices, scale_value, key_quant_mode, value_quant_mode, key_dequant_scale,
         value_dequant_scale, block_table, actual_seq_lengths_query, actual_seq_lengths_kv, sparse_block_size,

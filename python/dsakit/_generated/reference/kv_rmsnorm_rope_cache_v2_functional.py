@@ -48,11 +48,12 @@ def kv_rmsnorm_rope_cache_v2_functional(
     c_kv: Array | None = None,
 ) -> tuple[Result, Result, Result, Result]:
     """The readable twin of dsakit.kv_rmsnorm_rope_cache_v2_functional."""
-    only_none(
-        "kv_rmsnorm_rope_cache_v2_functional",
-        k_rope_offset=k_rope_offset, c_kv_offset=c_kv_offset, v=v, k_cache_dtype=k_cache_dtype,
-        ckv_cache_dtype=ckv_cache_dtype,
-    )  # fmt: skip
+    if not (
+        k_rope_offset is c_kv_offset is v is k_cache_dtype is ckv_cache_dtype is None
+    ):  # fmt: skip
+        only_none("kv_rmsnorm_rope_cache_v2_functional",
+            k_rope_offset=k_rope_offset, c_kv_offset=c_kv_offset, v=v, k_cache_dtype=k_cache_dtype,
+            ckv_cache_dtype=ckv_cache_dtype)
     values = (
         kv, gamma, cos, sin, index, k_cache, ckv_cache, k_rope_scale, c_kv_scale, epsilon, cache_mode, is_output_kv,
         level, k_cache_out, ckv_cache_out, k_rope, c_kv,
@@ -88,11 +89,12 @@ def npu_kv_rmsnorm_rope_cache_v2_functional(
     c_kv: Array | None = None,
 ) -> tuple[Result, Result, Result, Result]:
     """The readable twin of dsakit.npu_kv_rmsnorm_rope_cache_v2_functional."""
-    only_none(
-        "npu_kv_rmsnorm_rope_cache_v2_functional",
-        k_rope_offset=k_rope_offset, c_kv_offset=c_kv_offset, v=v, k_cache_dtype=k_cache_dtype,
-        ckv_cache_dtype=ckv_cache_dtype,
-    )  # fmt: skip
+    if not (
+        k_rope_offset is c_kv_offset is v is k_cache_dtype is ckv_cache_dtype is None
+    ):  # fmt: skip
+        only_none("npu_kv_rmsnorm_rope_cache_v2_functional",
+            k_rope_offset=k_rope_offset, c_kv_offset=c_kv_offset, v=v, k_cache_dtype=k_cache_dtype,
+            ckv_cache_dtype=ckv_cache_dtype)
     values = (
         kv, gamma, cos, sin, index, k_cache, ckv_cache, k_rope_scale, c_kv_scale, epsilon, cache_mode, is_output_kv,
         level, k_cache_out, ckv_cache_out, k_rope, c_kv,

@@ -75,12 +75,14 @@ def mla_prolog_v3(
     k_pe_clip_alpha: None = ABSENT,
 ) -> tuple[Result, Result, Result, Result, Result]:
     """The readable twin of dsakit.mla_prolog_v3."""
-    only_none(
-        "mla_prolog_v3",
-        token_x_dtype=token_x_dtype, weight_dq_dtype=weight_dq_dtype, weight_uq_qr_dtype=weight_uq_qr_dtype,
-        weight_dkv_kr_dtype=weight_dkv_kr_dtype, kv_cache_dtype=kv_cache_dtype,
-    )  # fmt: skip
-    tolerate("mla_prolog_v3", level, k_pe_clip_alpha=k_pe_clip_alpha)
+    if not (
+        token_x_dtype is weight_dq_dtype is weight_uq_qr_dtype is weight_dkv_kr_dtype is kv_cache_dtype is None
+    ):  # fmt: skip
+        only_none("mla_prolog_v3",
+            token_x_dtype=token_x_dtype, weight_dq_dtype=weight_dq_dtype, weight_uq_qr_dtype=weight_uq_qr_dtype,
+            weight_dkv_kr_dtype=weight_dkv_kr_dtype, kv_cache_dtype=kv_cache_dtype)
+    if k_pe_clip_alpha is not ABSENT:
+        tolerate("mla_prolog_v3", level, k_pe_clip_alpha=k_pe_clip_alpha)
     values = (
         token_x, weight_dq, weight_uq_qr, weight_uk, weight_dkv_kr, rmsnorm_gamma_cq, rmsnorm_gamma_ckv, rope_sin,
         rope_cos, kv_cache, kr_cache, cache_index, dequant_scale_x, dequant_scale_w_dq, dequant_scale_w_uq_qr,
@@ -143,12 +145,14 @@ def npu_mla_prolog_v3(
     k_pe_clip_alpha: None = ABSENT,
 ) -> tuple[Result, Result, Result, Result, Result]:
     """The readable twin of dsakit.npu_mla_prolog_v3."""
-    only_none(
-        "npu_mla_prolog_v3",
-        token_x_dtype=token_x_dtype, weight_dq_dtype=weight_dq_dtype, weight_uq_qr_dtype=weight_uq_qr_dtype,
-        weight_dkv_kr_dtype=weight_dkv_kr_dtype, kv_cache_dtype=kv_cache_dtype,
-    )  # fmt: skip
-    tolerate("npu_mla_prolog_v3", level, k_pe_clip_alpha=k_pe_clip_alpha)
+    if not (
+        token_x_dtype is weight_dq_dtype is weight_uq_qr_dtype is weight_dkv_kr_dtype is kv_cache_dtype is None
+    ):  # fmt: skip
+        only_none("npu_mla_prolog_v3",
+            token_x_dtype=token_x_dtype, weight_dq_dtype=weight_dq_dtype, weight_uq_qr_dtype=weight_uq_qr_dtype,
+            weight_dkv_kr_dtype=weight_dkv_kr_dtype, kv_cache_dtype=kv_cache_dtype)
+    if k_pe_clip_alpha is not ABSENT:
+        tolerate("npu_mla_prolog_v3", level, k_pe_clip_alpha=k_pe_clip_alpha)
     values = (
         token_x, weight_dq, weight_uq_qr, weight_uk, weight_dkv_kr, rmsnorm_gamma_cq, rmsnorm_gamma_ckv, rope_sin,
         rope_cos, kv_cache, kr_cache, cache_index, dequant_scale_x, dequant_scale_w_dq, dequant_scale_w_uq_qr,

@@ -39,10 +39,11 @@ def scatter_pa_kv_cache_functional(
 ) -> tuple[Result, Result]:
     """The readable twin of dsakit.scatter_pa_kv_cache_functional."""
     cache_mode = "Norm" if cache_mode is None else cache_mode
-    only_none(
-        "scatter_pa_kv_cache_functional",
-        compress_lens=compress_lens, compress_seq_offsets=compress_seq_offsets, seq_lens=seq_lens,
-    )  # fmt: skip
+    if not (
+        compress_lens is compress_seq_offsets is seq_lens is None
+    ):  # fmt: skip
+        only_none("scatter_pa_kv_cache_functional",
+            compress_lens=compress_lens, compress_seq_offsets=compress_seq_offsets, seq_lens=seq_lens)
     values = (
         key, value, key_cache, value_cache, slot_mapping, cache_mode, level, key_cache_out, value_cache_out,
     )  # fmt: skip
@@ -68,10 +69,11 @@ def npu_scatter_pa_kv_cache_functional(
 ) -> tuple[Result, Result]:
     """The readable twin of dsakit.npu_scatter_pa_kv_cache_functional."""
     cache_mode = "Norm" if cache_mode is None else cache_mode
-    only_none(
-        "npu_scatter_pa_kv_cache_functional",
-        compress_lens=compress_lens, compress_seq_offsets=compress_seq_offsets, seq_lens=seq_lens,
-    )  # fmt: skip
+    if not (
+        compress_lens is compress_seq_offsets is seq_lens is None
+    ):  # fmt: skip
+        only_none("npu_scatter_pa_kv_cache_functional",
+            compress_lens=compress_lens, compress_seq_offsets=compress_seq_offsets, seq_lens=seq_lens)
     values = (
         key, value, key_cache, value_cache, slot_mapping, cache_mode, level, key_cache_out, value_cache_out,
     )  # fmt: skip

@@ -38,10 +38,11 @@ def transpose_batchmatmul(
     y: Array | None = None,
 ) -> Result:
     """The readable twin of dsakit.transpose_batchmatmul."""
-    only_none(
-        "transpose_batchmatmul",
-        bias=bias, scale=scale,
-    )  # fmt: skip
+    if not (
+        bias is scale is None
+    ):  # fmt: skip
+        only_none("transpose_batchmatmul",
+            bias=bias, scale=scale)
     values = (
         input, weight, perm_x1, perm_x2, perm_y, batch_split_factor, level, y,
     )  # fmt: skip
@@ -64,10 +65,11 @@ def npu_transpose_batchmatmul(
     y: Array | None = None,
 ) -> Result:
     """The readable twin of dsakit.npu_transpose_batchmatmul."""
-    only_none(
-        "npu_transpose_batchmatmul",
-        bias=bias, scale=scale,
-    )  # fmt: skip
+    if not (
+        bias is scale is None
+    ):  # fmt: skip
+        only_none("npu_transpose_batchmatmul",
+            bias=bias, scale=scale)
     values = (
         input, weight, perm_x1, perm_x2, perm_y, batch_split_factor, level, y,
     )  # fmt: skip
