@@ -49,8 +49,8 @@ using Swiglu = void (*)(const T* a, const T* b, std::int64_t n, T* y) noexcept;
 template <class T>
 using RmsNorm = float (*)(const T* x, const float* gamma, std::int64_t n, float epsilon, T* y) noexcept;
 template <class T>
-using AddRmsNorm = float (*)(const T* a, const T* b, const float* gamma, const float* beta, std::int64_t n, float epsilon,
-                             T* x, T* y) noexcept;
+using AddRmsNorm = float (*)(const T* a, const T* b, const float* gamma, const float* beta, std::int64_t n,
+                             float epsilon, T* x, T* y) noexcept;
 template <class T>
 using WeightedSum = void (*)(const T* const* rows, const float* weights, int count, std::int64_t n, T* y) noexcept;
 template <class From, class To>
@@ -124,7 +124,8 @@ struct Kernels {
 
   /// y = T(a / (1 + exp(-a)) * b), element-wise; exp within 2 ulp; y may be a or b.
   OfEach<Swiglu> swiglu;
-  /// rstd = 1 / sqrt(canonical sum of x*x, times 1/n, plus epsilon), which it returns; y = T(x * rstd * gamma); y may be x.
+  /// rstd = 1 / sqrt(canonical sum of x*x, times 1/n, plus epsilon), which it returns; y = T(x * rstd * gamma); y may be
+  /// x.
   OfEach<RmsNorm> rms_norm;
   /// x = T(a + b); the same of it, but x * rstd is rounded to T; with beta then + beta, f16 rounded before.
   OfEach<AddRmsNorm> add_rms_norm;

@@ -47,8 +47,8 @@ void stream_rows(std::byte* const* to, const std::byte* const* from, int count, 
   }
 }
 
-void stream_parts(std::byte* const* to, std::ptrdiff_t to_offset, const std::byte* const* from, std::ptrdiff_t from_offset,
-                  const std::byte* const* ahead, int count) noexcept {
+void stream_parts(std::byte* const* to, std::ptrdiff_t to_offset, const std::byte* const* from,
+                  std::ptrdiff_t from_offset, const std::byte* const* ahead, int count) noexcept {
   for (int i = 0; i < count; ++i) {
     std::byte* const y = to[i] + to_offset;
     const std::byte* const x = from[i] + from_offset;
@@ -66,8 +66,8 @@ void stream_rows(std::byte* const* to, const std::byte* const* from, int count, 
   for (int i = 0; i < count; ++i) std::memcpy(to[i], from[i], bytes);
 }
 
-void stream_parts(std::byte* const* to, std::ptrdiff_t to_offset, const std::byte* const* from, std::ptrdiff_t from_offset,
-                  const std::byte* const*, int count) noexcept {
+void stream_parts(std::byte* const* to, std::ptrdiff_t to_offset, const std::byte* const* from,
+                  std::ptrdiff_t from_offset, const std::byte* const*, int count) noexcept {
   for (int i = 0; i < count; ++i) std::memcpy(to[i] + to_offset, from[i] + from_offset, 32);
 }
 

@@ -15,7 +15,7 @@ constexpr std::int64_t kStreamed = 4 << 20;
 void stream_rows(std::byte* const* to, const std::byte* const* from, int count, std::size_t bytes) noexcept;
 void stream_fence() noexcept;
 /// The same of the 32 bytes at those offsets; what lies as far into the rows `ahead` is asked for meanwhile.
-void stream_parts(std::byte* const* to, std::ptrdiff_t to_offset, const std::byte* const* from, std::ptrdiff_t from_offset,
-                  const std::byte* const* ahead, int count) noexcept;
+void stream_parts(std::byte* const* to, std::ptrdiff_t to_offset, const std::byte* const* from,
+                  std::ptrdiff_t from_offset, const std::byte* const* ahead, int count) noexcept;
 
 }  // namespace dsakit

@@ -92,6 +92,14 @@ class AttentionUpdate : public EveryRung {
 };
 INSTANTIATE_TEST_SUITE_P(Rungs, AttentionUpdate, for_every_rung(), rung_name);
 
+/// A result that is written past the caches.
+TEST_P(AttentionUpdate, LargeOnesEqualTheReference) {
+  Random r = random_of_test();
+  Shards<float> s(r, 2, 1100, 1000);
+  const auto lse = s.lse_list(), values = s.value_list();
+  expect_everywhere(AttentionUpdateArgs{lse, values, 1});
+}
+
 template <class T, class Expect>
 void every_size(Random& r, Expect expect) {
   for (std::int64_t shards : {1, 2, 3, 16, 20})

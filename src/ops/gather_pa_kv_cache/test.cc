@@ -63,6 +63,8 @@ TEST(GatherPaKvCache, EqualsTheReference) {
 
 TEST(GatherPaKvCache, ManyRowsOnAnyNumberOfThreads) {
   Random r(2);
+  expect_everywhere(Data(r, DType::bf16, {2000, 3, 0, 1900}, {0, 130, 0, 77}, 40, 128, 4000, 1, 512, 64, 0).args());
+  expect_everywhere(Data(r, DType::i8, {2000, 3, 0, 1997}, {0, 130, 0, 77}, 40, 128, 4000, 1, 1050, 9, 0).args());
   expect_everywhere(Data(r, DType::bf16, {1000, 3, 0, 1500}, {0, 130, 0, 77}, 40, 128, 2600, 1, 512, 64, 0).args());
 }
 

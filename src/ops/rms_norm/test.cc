@@ -97,6 +97,16 @@ class RmsNorms : public EveryRung {
 };
 INSTANTIATE_TEST_SUITE_P(Rungs, RmsNorms, for_every_rung(), rung_name);
 
+/// Results that are written past the caches, of rows in one piece and in several.
+TEST_P(RmsNorms, LargeOnesEqualTheReference) {
+  Random r = random_of_test();
+  Numbers x(DType::f32, {260, 4, 1024}, r), x2(DType::f32, {260, 4, 1024}, r), gamma(DType::f32, {4, 1024}, r);
+  expect_everywhere(RmsNormArgs{.self = x, .gamma = gamma});
+  expect_everywhere(AddRmsNormArgs{x, x2, gamma, 1e-3});
+  Numbers rows(DType::bf16, {2100, 1000}, r), weights(DType::bf16, {1000}, r);
+  expect_everywhere(RmsNormArgs{.self = rows, .gamma = weights});
+}
+
 TEST_P(RmsNorms, EqualTheReference) {
   Random r = random_of_test();
   for (DType d : {DType::bf16, DType::f16, DType::f32})
