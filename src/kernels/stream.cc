@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/stream.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #if defined(__SSE2__)
@@ -38,13 +39,9 @@ void stream(std::byte* to, const std::byte* from, const std::byte* ahead, std::s
 }  // namespace
 
 void stream_rows(std::byte* const* to, const std::byte* const* from, int count, std::size_t bytes) noexcept {
-  const std::size_t rows = bytes < kAhead ? kAhead / (bytes + 1) : 0;
-  for (int i = 0; i < count; ++i) {
-    const std::byte* const ahead = rows == 0                            ? from[i] + kAhead
-                                   : std::size_t(i) + rows < std::size_t(count) ? from[std::size_t(i) + rows]
-                                                                                : from[i];
-    stream(to[i], from[i], ahead, bytes);
-  }
+  const int rows = bytes < kAhead ? int(kAhead / (bytes + 1)) : 0;  // that far ahead; 0: within the row
+  for (int i = 0; i < count; ++i)
+    stream(to[i], from[i], rows == 0 ? from[i] + kAhead : from[std::min(i + rows, count - 1)], bytes);
 }
 
 void stream_parts(std::byte* const* to, std::ptrdiff_t to_offset, const std::byte* const* from,
