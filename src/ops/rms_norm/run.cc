@@ -44,7 +44,6 @@ class Norm {
   }
 
  private:
-
   void row(std::int64_t r, const Scratch& s) const {
     const T* const x = read(p_.x, r, s.x);
     T* const y = place(p_.y, r, s.y);
