@@ -10,7 +10,13 @@ from collections.abc import Iterator
 from ..errors import raise_error, shown
 
 _installed = "portable"
-_thread = threading.local()
+
+
+class _Thread(threading.local):
+    level: str | None = None
+
+
+_thread = _Thread()
 
 
 def check(level: object) -> str:
@@ -25,13 +31,13 @@ def set_installed(level: str) -> None:
 
 
 def current() -> str:
-    return getattr(_thread, "level", None) or _installed
+    return _thread.level or _installed
 
 
 @contextlib.contextmanager
 def level(level: str) -> Iterator[None]:
     """Calls of this thread run at `level`, "portable" or "strict"."""
-    before = getattr(_thread, "level", None)
+    before = _thread.level
     _thread.level = check(level)
     try:
         yield

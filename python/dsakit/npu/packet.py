@@ -47,9 +47,11 @@ class Packet(OpOverloadPacket):  # type: ignore[type-arg]
         if recorded():
             return self._op(*args, **kwargs)
         straight = self.straight
-        if type(straight) is Documented:  # as its __call__, but for another copy of the keywords
-            return straight.function(*straight.ours(args, kwargs), **kwargs)
-        return straight(*args, **kwargs)
+        if type(straight) is not Documented:
+            return straight(*args, **kwargs)
+        if straight.as_given and not args and current() == "portable" and kwargs.keys().isdisjoint(straight.hidden):
+            return straight.function(**kwargs)
+        return straight.function(*straight.ours(args, kwargs), **kwargs)  # its __call__ would copy the keywords again
 
 
 def packet(space: str, name: str, straight: Callable[..., Any]) -> Packet:
@@ -87,6 +89,7 @@ class Documented:
         self.weights = [n for n in self.names if self.fields[n]["kind"] == "weight"]
         self.strided = STRIDED.get(operator, "")
         self.defaults = defaults or {}
+        self.as_given = not self.dtypes and not self.defaults
         self.has_level = "level" in self.fields
         self.__name__, self.__doc__ = function.__name__, function.__doc__
 
