@@ -59,6 +59,7 @@ nb::dict info() {
   d["isas"] = supported;
   d["threads"] = c.threads();
   d["check_values"] = c.check_values();
+  d["same_products"] = c.same_products();
   d["workspace_bytes"] = c.workspace_bytes();
   nb::dict environment;
   for (const char* name : {"DSAKIT_NUM_THREADS", "OMP_NUM_THREADS", "DSAKIT_ISA", "DSAKIT_CHECK", "DSAKIT_MEM_LIMIT"})
@@ -123,9 +124,18 @@ NB_MODULE(_core, m) {
         c.set_threads(n);
       },
       nb::arg("n"), "Threads of the calls to come, clamped to 1..1024.");
+  m.def(
+      "set_same_products",
+      [](bool same) {
+        Context& c = context();
+        nb::gil_scoped_release release;
+        c.set_same_products(same);
+      },
+      nb::arg("same"), "Whether the calls to come have the same bf16 products on every instruction set: slower.");
   bind_operators(m);
   bind_files(m);
   bind_model(m);
+  bind_pypto(m);
 }
 
 }  // namespace dsakit::python

@@ -45,6 +45,7 @@ EXCEPTIONS = {
     ("python", "io/safetensors.hpp"): "dsakit.load_safetensors",
     ("python", "ops/lightning_indexer_prolog_quant/problem.hpp"): "its door alone, before a cache is copied",
     ("python", "ops/mla_indexer_prolog_quant/problem.hpp"): "its door alone, before a cache is copied",
+    ("python", "ops/pypto/pypto.hpp"): "what programs of dsakit.pypto are made of",
     ("tests", "core/random.hpp"): "data",
 }
 

@@ -33,6 +33,7 @@ class Context {
   void set_threads(int);      // clamped to 1..1024
   const char* isa() const;    // "generic", "avx2", ..
   bool same_products() const;
+  void set_same_products(bool);  // of the calls to come
   bool check_values() const;
   std::size_t workspace_bytes() const;  // held right now
 

@@ -13,31 +13,42 @@ namespace dsakit {
 
 inline constexpr std::int64_t kTileRows = 64;
 
-/// One tile of a * w: rows first_row .. +rows, columns 64*panel .. of matrix `matrix`, fp32.
-/// bf16 rows use the instruction set's bf16 product, or the fma product where the context wants the same products
-/// everywhere; fp32 rows always the fma product. The bits of a row depend on that row and the weight alone.
+/// Rows of 16 bits times a panel, widened block of sums by block of sums: fma chains.
+template <class A, class B>
+void product_widened(const Kernels& kernels, const A* a, std::int64_t a_stride, std::int64_t rows, const B* panel,
+                     std::int64_t k, float* tile, bool add) {
+  constexpr std::int64_t kSome = 8;
+  alignas(64) float wide[kSome * kSumBlock];
+  for (std::int64_t r = 0; r < rows; r += kSome) {
+    const std::int64_t some = std::min(kSome, rows - r);
+    for (std::int64_t first = 0; first < k; first += kSumBlock) {
+      const std::int64_t block = std::min<std::int64_t>(kSumBlock, k - first);
+      for (std::int64_t i = 0; i < some; ++i)
+        kernels.widen(a + (r + i) * a_stride + first, block, wide + i * kSumBlock);
+      kernels.product(wide, kSumBlock, int(some), panel + Panel<B>::row(first), int(block), tile + r * kPanel, kPanel,
+                      add || first > 0);
+    }
+  }
+}
+
+/// One tile of a times a panel of k rows, fp32; with `add` on top of what it holds (Kernels::product).
+/// bf16 rows use the instruction set's bf16 product, or the fma product where the call wants the same products
+/// everywhere; f16 and fp32 rows always the fma product. The bits of a row depend on that row and the panel alone.
+template <class A, class B>
+void product_of_panel(const Call& call, const A* a, std::int64_t a_stride, std::int64_t rows, const B* panel,
+                      std::int64_t k, float* tile, bool add) {
+  if (sizeof(A) == 2 && (call.same_products() || std::is_same_v<A, f16>)) {
+    if constexpr (sizeof(A) == 2) product_widened(call.kernels(), a, a_stride, rows, panel, k, tile, add);
+  } else if constexpr (!std::is_same_v<A, f16>) {
+    call.kernels().product(a, a_stride, int(rows), panel, int(k), tile, kPanel, add);
+  }
+}
+
+/// The same of all of k: columns 64*panel .. of matrix `matrix` of a packed weight.
 template <class A>
 void product_tile(const Call& call, const Weight& w, std::int64_t matrix, std::int64_t panel, const A* a,
                   std::int64_t a_stride, std::int64_t rows, float* tile) {
-  const bf16* columns = w.panel_bf16(matrix, panel, nullptr);
-  if constexpr (std::is_same_v<A, float>) {
-    call.kernels().product(a, a_stride, int(rows), columns, int(w.k), tile, kPanel, false);
-  } else if (!call.same_products()) {
-    call.kernels().product(a, a_stride, int(rows), columns, int(w.k), tile, kPanel, false);
-  } else {
-    constexpr std::int64_t kRows = 8;
-    alignas(64) float wide[kRows * kSumBlock];
-    for (std::int64_t r = 0; r < rows; r += kRows) {
-      const std::int64_t some = std::min(kRows, rows - r);
-      for (std::int64_t k = 0; k < w.k; k += kSumBlock) {
-        const std::int64_t block = std::min<std::int64_t>(kSumBlock, w.k - k);
-        for (std::int64_t i = 0; i < some; ++i)
-          call.kernels().widen(a + (r + i) * a_stride + k, block, wide + i * kSumBlock);
-        call.kernels().product(wide, kSumBlock, int(some), columns + Panel<bf16>::row(k), int(block),
-                                   tile + r * kPanel, kPanel, k > 0);
-      }
-    }
-  }
+  product_of_panel(call, a, a_stride, rows, w.panel_bf16(matrix, panel, nullptr), w.k, tile, false);
 }
 
 /// Of `rows` rows times all of w.

@@ -40,55 +40,88 @@ Matrices matrices_of(const Tensor& t) {
 
 namespace {
 
-/// The columns of a panel of a transposed matrix; those behind the last one are the last one again.
+/// Where the rows of a part begin.
 template <class T>
-struct Columns {
+struct PartRows {
+  const T* row[kSumBlock];
+
+  PartRows(const Matrices& w, std::int64_t b, const Part& p) {
+    const T* first = reinterpret_cast<const T*>(w.matrix(b)) + w.at(p.row, p.panel * kPanel);
+    for (std::int64_t i = 0; i < p.rows; ++i) row[i] = first + i * w.pitch;
+  }
+  /// Row by row, for a kernel that goes panel by panel.
+  void prefetch(std::int64_t rows, std::int64_t columns) const {
+    for (std::int64_t i = 0; i < rows; ++i)
+      for (std::int64_t c = 0; c < columns; c += 64 / std::int64_t(sizeof(T))) __builtin_prefetch(row[i] + c, 0, 2);
+  }
+};
+
+/// Where the columns of a panel of a transposed matrix begin, from `row` on; those behind the last one are the last one
+/// again.
+template <class T>
+struct PanelColumns {
   const T* column[kPanel];
   int count;
 
-  Columns(const Matrices& w, std::int64_t b, std::int64_t panel)
+  PanelColumns(const Matrices& w, std::int64_t b, std::int64_t panel, std::int64_t row)
       : count(int(std::min<std::int64_t>(kPanel, w.n - panel * kPanel))) {
-    const T* first = reinterpret_cast<const T*>(w.matrix(b)) + panel * kPanel * w.pitch;
+    const T* first = reinterpret_cast<const T*>(w.matrix(b)) + w.at(row, panel * kPanel);
     for (int c = 0; c < kPanel; ++c) column[c] = first + std::min(c, count - 1) * w.pitch;
   }
 };
 
-void to_float(const Kernels& kernels, const f16* x, std::int64_t n, float* y) { kernels.widen(x, n, y); }
-void to_float(const Kernels&, const float* x, std::int64_t n, float* y) { std::copy_n(x, n, y); }
+std::int64_t columns_of(const Matrices& w, const Part& p) {
+  return std::min(p.panels * kPanel, w.n - p.panel * kPanel);
+}
 
+/// Rows of T, each kept in runs of 32 bytes, to panels of float.
 template <class T>
-void pack_wide(const Kernels& kernels, const Matrices& w, std::int64_t b, std::int64_t panel, float* out) {
-  if (w.transposed) {
-    const Columns<T> columns(w, b, panel);
-    return kernels.transpose(columns.column, columns.count, int(w.k), out);
-  }
+void widen_nz(const Kernels& kernels, const Matrices& w, std::int64_t b, const Part& p, float* out) {
   const T* matrix = reinterpret_cast<const T*>(w.matrix(b));
-  const std::int64_t first = panel * kPanel, n = std::min<std::int64_t>(kPanel, w.n - first);
-  const std::int64_t run = w.format == Format::NZ ? 32 / std::int64_t(sizeof(T)) : kPanel;
-  std::fill_n(out, Panel<float>::elements(w.k), 0.0f);
+  const std::int64_t first = p.panel * kPanel, n = columns_of(w, p), run = 32 / std::int64_t(sizeof(T));
+  std::fill_n(out, p.panels * Panel<float>::elements(w.k), 0.0f);
   for (std::int64_t i = 0; i < w.k; ++i)
-    for (std::int64_t j = 0; j < n; j += run)
-      to_float(kernels, matrix + w.at(i, first + j), std::min(run, n - j), out + Panel<float>::at(i, int(j)));
+    for (std::int64_t j = 0; j < n; j += run) {
+      float* to = out + Panels<float>::at(w.k, i, j);
+      if constexpr (sizeof(T) == 2) kernels.widen(matrix + w.at(i, first + j), std::min(run, n - j), to);
+      else std::copy_n(matrix + w.at(i, first + j), std::min(run, n - j), to);
+    }
+}
+
+/// `sums`: of the columns of all panels, for codes.
+template <class T, class To, class... Sums>
+void pack(const Kernels& kernels, const Matrices& w, std::int64_t b, const Part& p, To* out, Sums... sums) {
+  if (!w.transposed) {
+    const PartRows<T> rows(w, b, p);
+    if (sizeof(T) == 1) rows.prefetch(p.rows, columns_of(w, p));
+    return kernels.interleave(rows.row, int(p.rows), int(columns_of(w, p)), out, sums...);
+  }
+  for (std::int64_t i = 0; i < p.panels; ++i) {
+    const PanelColumns<T> columns(w, b, p.panel + i, p.row);
+    kernels.transpose(columns.column, columns.count, int(p.rows), out + Panels<To>::panel(p.rows, i),
+                      sums + i * kPanel...);
+  }
 }
 
 }  // namespace
 
-void pack_panel(const Kernels& kernels, const Matrices& w, std::int64_t b, std::int64_t panel, std::int8_t* out,
-                std::int32_t* column_sums) {
-  if (!w.transposed) return pack_panel_i8(w.source(b), panel, out, column_sums);
-  const Columns<std::int8_t> columns(w, b, panel);
-  kernels.transpose(columns.column, columns.count, int(w.k), out, column_sums);
+void pack_panels(const Kernels& kernels, const Matrices& w, std::int64_t b, const Part& p, std::int8_t* out,
+                 std::int32_t* column_sums) {
+  if (w.format != Format::NZ) return pack<std::int8_t>(kernels, w, b, p, out, column_sums);
+  for (std::int64_t i = 0; i < p.panels; ++i)
+    pack_panel_i8(w.source(b), p.panel + i, out + Panels<std::int8_t>::panel(w.k, i), column_sums + i * kPanel);
 }
 
-void pack_panel(const Kernels& kernels, const Matrices& w, std::int64_t b, std::int64_t panel, bf16* out) {
-  if (!w.transposed) return pack_panel_bf16(w.source(b), panel, out);
-  const Columns<bf16> columns(w, b, panel);
-  kernels.transpose(columns.column, columns.count, int(w.k), out);
+void pack_panels(const Kernels& kernels, const Matrices& w, std::int64_t b, const Part& p, bf16* out) {
+  if (w.format != Format::NZ) return pack<bf16>(kernels, w, b, p, out);
+  for (std::int64_t i = 0; i < p.panels; ++i)
+    pack_panel_bf16(w.source(b), p.panel + i, out + Panels<bf16>::panel(w.k, i));
 }
 
-void pack_panel(const Kernels& kernels, const Matrices& w, std::int64_t b, std::int64_t panel, float* out) {
-  if (w.dtype == DType::f16) pack_wide<f16>(kernels, w, b, panel, out);
-  else pack_wide<float>(kernels, w, b, panel, out);
+void pack_panels(const Kernels& kernels, const Matrices& w, std::int64_t b, const Part& p, float* out) {
+  const bool nz = w.format == Format::NZ;
+  if (w.dtype == DType::f16) (nz ? widen_nz<f16> : pack<f16, float>)(kernels, w, b, p, out);
+  else (nz ? widen_nz<float> : pack<float, float>)(kernels, w, b, p, out);
 }
 
 Tensor broadcast_to(const Tensor& t, int rank, const std::int64_t* shape) {

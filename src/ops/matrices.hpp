@@ -38,12 +38,17 @@ struct Matrices {
 Tensor as_it_lies(const Tensor& t);
 /// The stack that `t` is; its rank, shape, dtype and memory (as_it_lies) have been checked.
 Matrices matrices_of(const Tensor& t);
-/// Panel `panel` of matrix b, unless the stack is packed: int8 with the sums of its columns; bfloat16; float16 or
-/// float32 as float32.
-void pack_panel(const Kernels&, const Matrices&, std::int64_t b, std::int64_t panel, std::int8_t* out,
-                std::int32_t* column_sums);
-void pack_panel(const Kernels&, const Matrices&, std::int64_t b, std::int64_t panel, bf16* out);
-void pack_panel(const Kernels&, const Matrices&, std::int64_t b, std::int64_t panel, float* out);
+
+/// A part of a matrix that is packed at once: neighbouring panels of up to kSumBlock rows; FRACTAL_NZ: of all rows.
+struct Part {
+  std::int64_t panel, panels, row, rows;
+};
+/// The panels of a part of matrix b, one behind the other, unless the stack is packed: int8 with the sums of their
+/// columns; bfloat16; float16 or float32 as float32.
+void pack_panels(const Kernels&, const Matrices&, std::int64_t b, const Part&, std::int8_t* out,
+                 std::int32_t* column_sums);
+void pack_panels(const Kernels&, const Matrices&, std::int64_t b, const Part&, bf16* out);
+void pack_panels(const Kernels&, const Matrices&, std::int64_t b, const Part&, float* out);
 /// Makes the leading axes of `t` those of `shape` (rank `rank`): missing ones and those of length 1 repeat.
 Tensor broadcast_to(const Tensor& t, int rank, const std::int64_t* shape);
 

@@ -37,7 +37,9 @@ class Call {
 
   const Kernels& kernels() const { return *state_.kernels; }
   int threads() const { return state_.threads; }
-  bool same_products() const { return state_.options.same_products; }
+  bool same_products() const { return same_products_; }
+  /// For this call, whatever the context says.
+  void ask_same_products() { same_products_ = true; }
   std::byte* memory() const { return state_.memory.get(); }
 
   /// f(i, thread) for i in 0..n-1, in any order; thread < threads(). Results must not depend on which thread
@@ -65,7 +67,11 @@ class Call {
 
  private:
   Call(Context& context, const char* op)
-      : state_(context.state()), lock_(state_.calls), op_(op), last_poll_(std::chrono::steady_clock::now()) {}
+      : state_(context.state()),
+        lock_(state_.calls),
+        op_(op),
+        same_products_(state_.options.same_products),
+        last_poll_(std::chrono::steady_clock::now()) {}
   void reserve(std::size_t bytes);
 
   void poll() {
@@ -81,6 +87,7 @@ class Call {
   Context::State& state_;
   std::lock_guard<std::recursive_mutex> lock_;
   const char* op_;
+  bool same_products_;
   std::atomic<bool> cancelled_ = false;
   std::chrono::steady_clock::time_point last_poll_;
 };

@@ -79,6 +79,10 @@ void Context::set_threads(int n) {
 }
 const char* Context::isa() const { return state_->kernels->isa; }
 bool Context::same_products() const { return state_->options.same_products; }
+void Context::set_same_products(bool same) {
+  std::lock_guard lock(state_->calls);
+  state_->options.same_products = same;
+}
 bool Context::check_values() const { return state_->options.check_values; }
 std::size_t Context::workspace_bytes() const { return state_->memory_bytes; }
 

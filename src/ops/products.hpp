@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+#include "core/view.hpp"
+#include "ops/linear.hpp"
+#include "ops/matrices.hpp"
+#include "ops/prolog/rows.hpp"
+#include "run/call.hpp"
+
+// Rows times a stack of matrices in any format (matrices.hpp). What is not packed yet is packed on the way, a part at a
+// time, so that it is multiplied while the cache has it. The bits of a row depend on that row and its matrix alone.
+namespace dsakit {
+
+inline constexpr std::int64_t kBlockRows = 512;  // of a task: so many meet a panel that had to be packed
+
+/// Rows of a matrix that are packed at a time: 64 KiB of bf16 a panel.
+inline std::int64_t rows_of_part(const Matrices& w) {
+  return w.format == Format::ND ? std::min<std::int64_t>(w.k, kSumBlock) : w.k;
+}
+/// Panels of a task at most. If it meets few rows: half a KiB of every row of the matrix, and 256 KiB packed. With many
+/// rows the sums take the room.
+inline std::int64_t panels_of_task(const Matrices& w, std::int64_t rows) {
+  if (w.format != Format::ND || rows > kTileRows) return 1;
+  return w.dtype == DType::i8 ? 8 : w.dtype == DType::bf16 ? 4 : 2;
+}
+/// Fewer where that leaves less than eight tasks.
+inline std::int64_t panels_of_task(std::int64_t most, std::int64_t all) {
+  return std::clamp<std::int64_t>(all / 8, 1, most);
+}
+/// Rows whose sums wait for the next part of the matrix.
+inline std::int64_t waiting_rows(const Matrices& w, std::int64_t rows) {
+  return rows_of_part(w) == w.k ? 0 : std::min(rows, kBlockRows);
+}
+
+/// a[b] * w[b], of bf16, f16 or f32.
+struct StackProduct {
+  Tensor a;    // [batch, rows, k], neighbours within a row side by side
+  Matrices w;  // of the dtype of a; its leading axis is that of a
+
+  std::int64_t batch() const { return a.shape[0]; }
+  std::int64_t rows() const { return a.shape[1]; }
+  bool is_packed() const { return w.format == Format::packed; }
+  std::int64_t panels() const { return panels_of_task(w, rows()); }
+  std::int64_t waiting() const { return waiting_rows(w, rows()); }
+
+  /// Of a thread.
+  struct Scratch {
+    bf16* narrow;  // panels; f16 and f32 become float
+    float *wide, *sums;
+
+    Scratch(const StackProduct& p, Carver& memory) {
+      const bool is_narrow = p.w.dtype == DType::bf16;
+      const std::int64_t panels = p.is_packed() ? 0 : p.panels(), depth = rows_of_part(p.w);
+      narrow = memory.take<bf16>(is_narrow ? panels * Panel<bf16>::elements(depth) : 0);
+      wide = memory.take<float>(is_narrow ? 0 : panels * Panel<float>::elements(depth));
+      sums = memory.take<float>(std::max(p.panels() * p.waiting(), kTileRows) * kPanel);
+    }
+  };
+  std::size_t bytes(int threads) const { return std::size_t(threads) * bytes_of<Scratch>(*this); }
+
+  /// store(b, row, column, n, sums) for n sums of every row, from a column on; `memory`: bytes(threads).
+  template <class Store>
+  void run(Call& call, std::byte* memory, Store store) const;
+
+ private:
+  struct Task {
+    std::int64_t b, row, rows, panel, panels;
+  };
+  template <class A, class B, class Store>
+  void multiply(const Call&, const Task&, B* panels, float* sums, Store& store) const;
+};
+
+template <class A, class B, class Store>
+void StackProduct::multiply(const Call& call, const Task& t, B* panels, float* sums, Store& store) const {
+  const std::int64_t k = w.k, stride = a.stride[1], most = rows_of_part(w);
+  const A* rows = static_cast<const A*>(a.data) + t.b * a.stride[0] + t.row * stride;
+  std::int64_t first = 0;
+  do {
+    const std::int64_t depth = std::min(most, k - first);
+    const bool last = first + depth == k;
+    if (is_packed()) panels = const_cast<B*>(reinterpret_cast<const B*>(w.matrix(t.b))) + Panels<B>::panel(k, t.panel);
+    else if (depth > 0) pack_panels(call.kernels(), w, t.b, {t.panel, t.panels, first, depth}, panels);
+    for (std::int64_t p = 0; p < t.panels; ++p) {
+      const std::int64_t column = (t.panel + p) * kPanel, n = std::min<std::int64_t>(kPanel, w.n - column);
+      for (std::int64_t r = 0; r < t.rows; r += kTileRows) {
+        const std::int64_t some = std::min(kTileRows, t.rows - r);
+        float* tile = sums + (waiting() ? (p * t.rows + r) * kPanel : 0);
+        if (k == 0) std::fill_n(tile, some * kPanel, 0.0f);
+        else
+          product_of_panel(call, rows + r * stride + first, stride, some, panels + Panels<B>::panel(depth, p), depth,
+                           tile, first > 0);
+        if (last)
+          for (std::int64_t i = 0; i < some; ++i) store(t.b, t.row + r + i, column, n, tile + i * kPanel);
+      }
+    }
+    first += depth;
+  } while (first < k);
+}
+
+template <class Store>
+void StackProduct::run(Call& call, std::byte* memory, Store store) const {
+  const std::size_t each = bytes_of<Scratch>(*this);
+  const std::int64_t all = panels_of(w.n), blocks = (rows() + kBlockRows - 1) / kBlockRows,
+                     some = panels_of_task(panels(), all * blocks * batch()), groups = (all + some - 1) / some;
+  const Work work = product_work(double(rows()), double(w.k) * double(w.n), false) * double(batch());
+  call.parallel_for(batch() * blocks * groups, work, [&](std::int64_t task, int thread) {
+    const std::int64_t panel = task % groups * some, row = task / groups % blocks * kBlockRows;
+    const Task t{task / groups / blocks, row, std::min(kBlockRows, rows() - row), panel, std::min(some, all - panel)};
+    Carver mine(memory + std::size_t(thread) * each);
+    const Scratch s(*this, mine);
+    if (w.dtype == DType::bf16) multiply<bf16>(call, t, s.narrow, s.sums, store);
+    else if (w.dtype == DType::f16) multiply<f16>(call, t, s.wide, s.sums, store);
+    else multiply<float>(call, t, s.wide, s.sums, store);
+  });
+}
+
+/// Row r of a times matrix r / rows of w, of int8: exact.
+struct CodeProduct {
+  Rows a;
+  Matrices w;         // its leading axes are those of a, or none if all rows meet one matrix
+  std::int64_t rows;  // that meet the same matrix
+
+  std::int64_t depth() const { return Panel<std::int8_t>::depth(w.k); }
+  bool is_packed() const { return w.format == Format::packed; }
+  std::int64_t panels() const { return panels_of_task(w, rows); }
+  std::int64_t waiting() const { return waiting_rows(w, rows); }
+  /// Rows whose codes are biased before their products begin: about 16 MiB.
+  std::int64_t chunk() const {
+    constexpr std::int64_t kCodes = std::int64_t(16) << 20, kMost = 16;
+    const std::int64_t blocks = kCodes / std::max<std::int64_t>(kBlockRows * depth(), 1);
+    return std::min(a.count, std::clamp<std::int64_t>(blocks, 1, kMost) * kBlockRows);
+  }
+
+  /// Of the call.
+  struct Biased {
+    std::uint8_t* codes;  // of a chunk
+
+    Biased(const CodeProduct& p, Carver& memory) : codes(memory.take<std::uint8_t>(p.chunk() * p.depth())) {}
+  };
+  /// Of a thread.
+  struct Scratch {
+    std::int8_t* panels;
+    std::int32_t *column_sums, *sums;
+
+    Scratch(const CodeProduct& p, Carver& memory)
+        : panels(memory.take<std::int8_t>(
+              p.is_packed() ? 0 : p.panels() * Panel<std::int8_t>::elements(rows_of_part(p.w)))),
+          column_sums(memory.take<std::int32_t>(p.panels() * kPanel)),
+          sums(memory.take<std::int32_t>(std::max(p.panels() * p.waiting(), kTileRows) * kPanel)) {}
+  };
+  std::size_t bytes(int threads) const {
+    return bytes_of<Biased>(*this) + std::size_t(threads) * bytes_of<Scratch>(*this);
+  }
+
+  /// store(row, column, n, sums) for n sums of every row, from a column on; `memory`: bytes(threads).
+  template <class Store>
+  void run(Call& call, std::byte* memory, Store store) const;
+
+ private:
+  /// Rows of one matrix, whose codes are `biased`, and neighbouring panels.
+  struct Task {
+    const std::uint8_t* biased;
+    std::int64_t row, rows, panel, panels;
+  };
+  template <class Store>
+  void multiply(const Kernels&, const Task&, const Scratch&, Store& store) const;
+};
+
+template <class Store>
+void CodeProduct::multiply(const Kernels& kernels, const Task& t, const Scratch& s, Store& store) const {
+  using Layout = Panels<std::int8_t>;
+  const std::int64_t matrix = t.row / rows, most = rows_of_part(w);
+  const std::int8_t* panels = s.panels;
+  const std::int32_t* column_sums = s.column_sums;
+  std::int64_t first = 0;
+  do {
+    const std::int64_t part = std::min(most, w.k - first);
+    const bool last = first + part == w.k;
+    if (is_packed()) {
+      const auto* codes = reinterpret_cast<const std::int8_t*>(w.matrix(matrix));
+      panels = codes + Layout::panel(w.k, t.panel);
+      column_sums = Layout::sums(codes, w.k, w.n) + t.panel * kPanel;
+    } else {
+      pack_panels(kernels, w, matrix, {t.panel, t.panels, first, part}, s.panels, s.column_sums);
+    }
+    for (std::int64_t p = 0; p < t.panels; ++p) {
+      const std::int64_t column = (t.panel + p) * kPanel, n = std::min<std::int64_t>(kPanel, w.n - column);
+      for (std::int64_t r = 0; r < t.rows; r += kTileRows) {
+        const std::int64_t some = std::min(kTileRows, t.rows - r);
+        alignas(64) std::int32_t more[kTileRows * kPanel];
+        std::int32_t* const sums = s.sums + (waiting() ? (p * t.rows + r) * kPanel : 0);
+        kernels.product(t.biased + r * depth() + first, depth(), int(some), panels + Layout::panel(part, p),
+                        column_sums + p * kPanel, int(Panel<std::int8_t>::depth(part)), first > 0 ? more : sums,
+                        kPanel);
+        if (first > 0)
+          for (std::int64_t i = 0; i < some * kPanel; ++i) sums[i] += more[i];
+        if (last)
+          for (std::int64_t i = 0; i < some; ++i) store(t.row + r + i, column, n, sums + i * kPanel);
+      }
+    }
+    first += part;
+  } while (first < w.k);
+}
+
+template <class Store>
+void CodeProduct::run(Call& call, std::byte* memory, Store store) const {
+  if (a.count == 0 || w.n == 0) return;
+  const std::int64_t all = panels_of(w.n), block = std::min(rows, kBlockRows);
+  const std::size_t each = bytes_of<Scratch>(*this);
+  Carver carver(memory);
+  const Biased biased(*this, carver);
+  std::byte* const own = memory + carver.bytes();
+  for (std::int64_t first = 0; first < a.count; first += chunk()) {
+    const std::int64_t count = std::min(chunk(), a.count - first);
+    call.parallel_for(count, {.bytes = double(count * w.k)}, [&](std::int64_t r, int) {
+      prolog::bias_codes(a.row<const std::int8_t>(first + r), w.k, biased.codes + r * depth());
+    });
+    // Blocks of rows that meet one matrix, those of a matrix numbered from its first row on.
+    const std::int64_t per_matrix = (rows + block - 1) / block;
+    const auto block_of = [&](std::int64_t row) { return row / rows * per_matrix + row % rows / block; };
+    const std::int64_t low = block_of(first), blocks = block_of(first + count - 1) + 1 - low;
+    const std::int64_t some = panels_of_task(panels(), all * blocks), groups = (all + some - 1) / some;
+    const Work work = product_work(double(count) / double(blocks), double(w.k) * double(w.n), true) * double(blocks);
+    call.parallel_for(blocks * groups, work, [&](std::int64_t task, int thread) {
+      const std::int64_t b = low + task / groups, matrix = b / per_matrix, row = b % per_matrix * block;
+      const std::int64_t begin = std::max(matrix * rows + row, first),
+                         end = std::min(matrix * rows + std::min(row + block, rows), first + count);
+      const std::int64_t panel = task % groups * some;
+      Carver mine(own + std::size_t(thread) * each);
+      multiply(call.kernels(),
+               {biased.codes + (begin - first) * depth(), begin, end - begin, panel, std::min(some, all - panel)},
+               Scratch(*this, mine), store);
+    });
+  }
+}
+
+}  // namespace dsakit
