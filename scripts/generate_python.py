@@ -32,7 +32,7 @@ class Spelling:
     statements: tuple = ()  # in front of the call; {name}: the spelling
     result: str = "result"  # what it returns of the result of the library
     nullable: tuple = ()  # attributes that may be None too
-    published: bool = False  # takes the published form of pypto.py too
+    published: bool = False  # takes the published form of calling_forms.py too
     core: str = ""  # the function of the library, if it is not the operator
     rounded: bool = False  # that one takes p_rounding
     like: str = ""  # the function whose docstring it shares
@@ -90,7 +90,7 @@ STRICT_MODES = dict(
 
 
 def spellings(name, family):
-    """The names at the top of the package that an operator has, but for those of attention in pypto.py's form."""
+    """The names at the top of the package that an operator has, but for those of attention in calling_forms.py's form."""
     own = Spelling(name, name, **PARTICULAR.get(name, {}))
     entry = replace(own, like=name, title=f"{name} as the documents call it too.")
     yield own
@@ -102,7 +102,7 @@ def spellings(name, family):
         yield replace(entry, name=name + "_compute")
     if name in ("mla_prolog_quant", "mla_indexer_prolog_quant"):
         only = dict(
-            statements=('pypto.quantised_mode_only("{name}", dequant_scale)',),
+            statements=('calling_forms.quantised_mode_only("{name}", dequant_scale)',),
             title="mla_prolog_quant in its quantised mode only.",
         )
         yield replace(entry, name=name + "_d")
@@ -232,11 +232,11 @@ def body(s, description):
     lines += ["values = (", filled(values) + ",", ")  # fmt: skip"]
     core = "_core." + (s.core or s.operator)
     if s.operator == ATTENTION:
-        lines += ["if pypto.is_published_attention(more, other, attention_out, b, s1):"]
+        lines += ["if calling_forms.is_published_attention(more, other, attention_out, b, s1):"]
         plain = f"_core.{s.operator}_reference" if s.rounded else core
-        lines += [f'    return pypto.attention({plain}, values, "{s.name}", more, other)']
+        lines += [f'    return calling_forms.attention({plain}, values, "{s.name}", more, other)']
     elif s.published:
-        lines += ["if more or other:", f'    form = pypto.FORMS["{s.operator}"]']
+        lines += ["if more or other:", f'    form = calling_forms.FORMS["{s.operator}"]']
         lines += [f'    return form({core}, values, "{s.name}", more, other)']
     call = f'run("{s.operator}", values, "{s.name}")'
     if s.core:
@@ -346,13 +346,13 @@ def attention_entries(description, like, call):
             textwrap.indent('"""' + textwrap.fill(note, WIDTH), "    "),
             '    """',
             '    written = {"topk_indices": "topk_indcies"} if topk_indices is None else {}',
-            f'    topk_indices = pypto.one_of_two("{name}", topk_indices=topk_indices, topk_indcies=topk_indcies)',
-            f'    b, s1 = pypto.sizes_of("{name}", attention_out, b, s1)',
-            f'    pypto.check_columns("{name}", block_table, max_blocknum_perbatch)',
+            f'    topk_indices = calling_forms.one_of_two("{name}", topk_indices=topk_indices, topk_indcies=topk_indcies)',
+            f'    b, s1 = calling_forms.sizes_of("{name}", attention_out, b, s1)',
+            f'    calling_forms.check_columns("{name}", block_table, max_blocknum_perbatch)',
             "    values = (",
             textwrap.indent(filled(fields), "    ") + ",",
             "    )  # fmt: skip",
-            "    with pypto.as_written(written):",
+            "    with calling_forms.as_written(written):",
             f'        {call}values, "{name}")',
         ]
         yield "\n".join(lines) + "\n"
@@ -399,7 +399,7 @@ def module(doc, dots, functions, imports="", names=()):
     """A file with functions, `dots` away from the package; `imports` brings `names`, which it offers too."""
     text = "\n\n".join(functions)
     used = [n for n in CALLING if re.search(rf"\b{n}\b" if n != "run" else r"\brun\(", text)]
-    package = ", ".join(n for n in ("_core", "pypto") if n + "." in text)
+    package = ", ".join(n for n in ("_core", "calling_forms") if n + "." in text)
     head = "from typing import Any\n\n" if "Any" in text else ""
     head += f"from {dots} import {package}\n" if package else ""
     head += f"{imports}from {dots}calling import (\n{listed(used)})\n\n"

@@ -8,7 +8,7 @@ the readable twins of the operators under the same names.
 
 import typing
 
-from . import forms, operators, ops, pypto
+from . import forms, operators, ops
 from ._core import (
     Layer,
     Model,
@@ -19,6 +19,7 @@ from ._core import (
     load_safetensors,
     pack_weight,
     set_num_threads,
+    set_same_products,
 )
 from .errors import Error
 from .kv_rows import empty_kv_rows
@@ -44,17 +45,18 @@ __all__ = [
     "pypto",
     "reference",
     "set_num_threads",
+    "set_same_products",
 ]
 __all__ += operators.__all__
 
 if typing.TYPE_CHECKING:
-    from . import reference
+    from . import pypto, reference
 else:
 
     def __getattr__(name):
-        """`dsakit.reference`, when it is asked for: most programs never do."""
-        if name == "reference":
+        """`dsakit.reference` and `dsakit.pypto`, when they are asked for: most programs never do."""
+        if name in ("pypto", "reference"):
             import importlib
 
-            return importlib.import_module(".reference", __name__)
+            return importlib.import_module("." + name, __name__)
         raise AttributeError(f"module 'dsakit' has no attribute {name!r}")

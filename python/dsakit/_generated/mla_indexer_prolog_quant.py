@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import _core, pypto
+from .. import _core, calling_forms
 from ..calling import (
     Array,
     Result,
@@ -150,7 +150,7 @@ def mla_indexer_prolog_quant(
         level, query_nope, query_rope, q_int8, q_scale, weights,
     )  # fmt: skip
     if more or other:
-        form = pypto.FORMS["mla_indexer_prolog_quant"]
+        form = calling_forms.FORMS["mla_indexer_prolog_quant"]
         return form(_core.mla_indexer_prolog_quant, values, "mla_indexer_prolog_quant", more, other)
     return run("mla_indexer_prolog_quant", values, "mla_indexer_prolog_quant")
 
@@ -204,7 +204,7 @@ def mla_indexer_prolog_quant_d(
         level, query_nope, query_rope, q_int8, q_scale, weights,
     )  # fmt: skip
     if more or other:
-        form = pypto.FORMS["mla_indexer_prolog_quant"]
+        form = calling_forms.FORMS["mla_indexer_prolog_quant"]
         return form(_core.mla_indexer_prolog_quant, values, "mla_indexer_prolog_quant_d", more, other)
     return run("mla_indexer_prolog_quant", values, "mla_indexer_prolog_quant_d")
 
@@ -258,6 +258,6 @@ def mla_indexer_prolog_quant_p(
         level, query_nope, query_rope, q_int8, q_scale, weights,
     )  # fmt: skip
     if more or other:
-        form = pypto.FORMS["mla_indexer_prolog_quant"]
+        form = calling_forms.FORMS["mla_indexer_prolog_quant"]
         return form(_core.mla_indexer_prolog_quant, values, "mla_indexer_prolog_quant_p", more, other)
     return run("mla_indexer_prolog_quant", values, "mla_indexer_prolog_quant_p")

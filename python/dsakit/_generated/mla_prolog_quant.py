@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import _core, pypto
+from .. import _core, calling_forms
 from ..calling import (
     Array,
     Result,
@@ -123,7 +123,7 @@ def mla_prolog_quant(
         kr_cache_out, k_scale_cache_out, epsilon_cq, epsilon_ckv, cache_mode, level,
     )  # fmt: skip
     if more or other:
-        form = pypto.FORMS["mla_prolog_quant"]
+        form = calling_forms.FORMS["mla_prolog_quant"]
         return form(_core.mla_prolog_quant, values, "mla_prolog_quant", more, other)
     result = run("mla_prolog_quant", values, "mla_prolog_quant")
     return result if q_norm_out is None or query_nope_out is None or query_rope_out is None else None
@@ -169,7 +169,7 @@ def mla_prolog_quant_compute(
         kr_cache_out, k_scale_cache_out, epsilon_cq, epsilon_ckv, cache_mode, level,
     )  # fmt: skip
     if more or other:
-        form = pypto.FORMS["mla_prolog_quant"]
+        form = calling_forms.FORMS["mla_prolog_quant"]
         return form(_core.mla_prolog_quant, values, "mla_prolog_quant_compute", more, other)
     result = run("mla_prolog_quant", values, "mla_prolog_quant_compute")
     return result if q_norm_out is None or query_nope_out is None or query_rope_out is None else None
@@ -215,7 +215,7 @@ def mla_prolog_quant_d(
         kr_cache_out, k_scale_cache_out, epsilon_cq, epsilon_ckv, cache_mode, level,
     )  # fmt: skip
     if more or other:
-        form = pypto.FORMS["mla_prolog_quant"]
+        form = calling_forms.FORMS["mla_prolog_quant"]
         return form(_core.mla_prolog_quant, values, "mla_prolog_quant_d", more, other)
     result = run("mla_prolog_quant", values, "mla_prolog_quant_d")
     return result if q_norm_out is None or query_nope_out is None or query_rope_out is None else None
@@ -255,14 +255,14 @@ def mla_prolog_quant_p(
     **other: Any,
 ) -> Result:
     """mla_prolog_quant in its quantised mode only."""
-    pypto.quantised_mode_only("mla_prolog_quant_p", dequant_scale)
+    calling_forms.quantised_mode_only("mla_prolog_quant_p", dequant_scale)
     values = (
         token_x, w_dq, w_uq_qr, dequant_scale, w_uk, w_dkv_kr, gamma_cq, gamma_ckv, cos, sin, cache_index, kv_cache,
         kr_cache, k_scale_cache, q_norm_out, q_norm_scale_out, query_nope_out, query_rope_out, kv_cache_out,
         kr_cache_out, k_scale_cache_out, epsilon_cq, epsilon_ckv, cache_mode, level,
     )  # fmt: skip
     if more or other:
-        form = pypto.FORMS["mla_prolog_quant"]
+        form = calling_forms.FORMS["mla_prolog_quant"]
         return form(_core.mla_prolog_quant, values, "mla_prolog_quant_p", more, other)
     result = run("mla_prolog_quant", values, "mla_prolog_quant_p")
     return result if q_norm_out is None or query_nope_out is None or query_rope_out is None else None

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import _core, pypto
+from .. import _core, calling_forms
 from ..calling import (
     Array,
     Lengths,
@@ -105,8 +105,8 @@ def sparse_flash_attention_quant(
         query_nope, query_rope, key_nope_2d, key_rope_2d, k_nope_scales, topk_indices, block_table, kv_act_seqs, b,
         s1, nq, n_kv, softmax_scale, topk, block_size, numerics, level, attention_out,
     )  # fmt: skip
-    if pypto.is_published_attention(more, other, attention_out, b, s1):
-        return pypto.attention(_core.sparse_flash_attention_quant, values, "sparse_flash_attention_quant", more, other)
+    if calling_forms.is_published_attention(more, other, attention_out, b, s1):
+        return calling_forms.attention(_core.sparse_flash_attention_quant, values, "sparse_flash_attention_quant", more, other)
     return run("sparse_flash_attention_quant", values, "sparse_flash_attention_quant")
 
 
@@ -141,14 +141,14 @@ def sparse_flash_attention_quant_d(
     no effect.
     """
     written = {"topk_indices": "topk_indcies"} if topk_indices is None else {}
-    topk_indices = pypto.one_of_two("sparse_flash_attention_quant_d", topk_indices=topk_indices, topk_indcies=topk_indcies)
-    b, s1 = pypto.sizes_of("sparse_flash_attention_quant_d", attention_out, b, s1)
-    pypto.check_columns("sparse_flash_attention_quant_d", block_table, max_blocknum_perbatch)
+    topk_indices = calling_forms.one_of_two("sparse_flash_attention_quant_d", topk_indices=topk_indices, topk_indcies=topk_indcies)
+    b, s1 = calling_forms.sizes_of("sparse_flash_attention_quant_d", attention_out, b, s1)
+    calling_forms.check_columns("sparse_flash_attention_quant_d", block_table, max_blocknum_perbatch)
     values = (
         query_nope, query_rope, key_nope_2d, key_rope_2d, k_nope_scales, topk_indices, block_table, kv_act_seqs, b,
         s1, nq, n_kv, softmax_scale, topk, block_size, numerics, level, attention_out,
     )  # fmt: skip
-    with pypto.as_written(written):
+    with calling_forms.as_written(written):
         run("sparse_flash_attention_quant", values, "sparse_flash_attention_quant_d")
 
 
@@ -183,14 +183,14 @@ def sparse_flash_attention_quant_p(
     no effect.
     """
     written = {"topk_indices": "topk_indcies"} if topk_indices is None else {}
-    topk_indices = pypto.one_of_two("sparse_flash_attention_quant_p", topk_indices=topk_indices, topk_indcies=topk_indcies)
-    b, s1 = pypto.sizes_of("sparse_flash_attention_quant_p", attention_out, b, s1)
-    pypto.check_columns("sparse_flash_attention_quant_p", block_table, max_blocknum_perbatch)
+    topk_indices = calling_forms.one_of_two("sparse_flash_attention_quant_p", topk_indices=topk_indices, topk_indcies=topk_indcies)
+    b, s1 = calling_forms.sizes_of("sparse_flash_attention_quant_p", attention_out, b, s1)
+    calling_forms.check_columns("sparse_flash_attention_quant_p", block_table, max_blocknum_perbatch)
     values = (
         query_nope, query_rope, key_nope_2d, key_rope_2d, k_nope_scales, topk_indices, block_table, kv_act_seqs, b,
         s1, nq, n_kv, softmax_scale, topk, block_size, numerics, level, attention_out,
     )  # fmt: skip
-    with pypto.as_written(written):
+    with calling_forms.as_written(written):
         run("sparse_flash_attention_quant", values, "sparse_flash_attention_quant_p")
 
 
@@ -225,14 +225,14 @@ def sparse_flash_attention_quant_d_950(
     no effect.
     """
     written = {"topk_indices": "topk_indcies"} if topk_indices is None else {}
-    topk_indices = pypto.one_of_two("sparse_flash_attention_quant_d_950", topk_indices=topk_indices, topk_indcies=topk_indcies)
-    b, s1 = pypto.sizes_of("sparse_flash_attention_quant_d_950", attention_out, b, s1)
-    pypto.check_columns("sparse_flash_attention_quant_d_950", block_table, max_blocknum_perbatch)
+    topk_indices = calling_forms.one_of_two("sparse_flash_attention_quant_d_950", topk_indices=topk_indices, topk_indcies=topk_indcies)
+    b, s1 = calling_forms.sizes_of("sparse_flash_attention_quant_d_950", attention_out, b, s1)
+    calling_forms.check_columns("sparse_flash_attention_quant_d_950", block_table, max_blocknum_perbatch)
     values = (
         query_nope, query_rope, key_nope_2d, key_rope_2d, k_nope_scales, topk_indices, block_table, kv_act_seqs, b,
         s1, nq, n_kv, softmax_scale, topk, block_size, numerics, level, attention_out,
     )  # fmt: skip
-    with pypto.as_written(written):
+    with calling_forms.as_written(written):
         run("sparse_flash_attention_quant", values, "sparse_flash_attention_quant_d_950")
 
 
@@ -267,12 +267,12 @@ def sparse_flash_attention_quant_compute(
     no effect.
     """
     written = {"topk_indices": "topk_indcies"} if topk_indices is None else {}
-    topk_indices = pypto.one_of_two("sparse_flash_attention_quant_compute", topk_indices=topk_indices, topk_indcies=topk_indcies)
-    b, s1 = pypto.sizes_of("sparse_flash_attention_quant_compute", attention_out, b, s1)
-    pypto.check_columns("sparse_flash_attention_quant_compute", block_table, max_blocknum_perbatch)
+    topk_indices = calling_forms.one_of_two("sparse_flash_attention_quant_compute", topk_indices=topk_indices, topk_indcies=topk_indcies)
+    b, s1 = calling_forms.sizes_of("sparse_flash_attention_quant_compute", attention_out, b, s1)
+    calling_forms.check_columns("sparse_flash_attention_quant_compute", block_table, max_blocknum_perbatch)
     values = (
         query_nope, query_rope, key_nope_2d, key_rope_2d, k_nope_scales, topk_indices, block_table, kv_act_seqs, b,
         s1, nq, n_kv, softmax_scale, topk, block_size, numerics, level, attention_out,
     )  # fmt: skip
-    with pypto.as_written(written):
+    with calling_forms.as_written(written):
         run("sparse_flash_attention_quant", values, "sparse_flash_attention_quant_compute")

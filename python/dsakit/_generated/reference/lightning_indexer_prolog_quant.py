@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ... import _core, pypto
+from ... import _core, calling_forms
 from .. import lightning_indexer_prolog_quant as fast
 from ...calling import (
     Array,
@@ -59,7 +59,7 @@ def lightning_indexer_prolog_quant(
         layout_key, level, q_int8, q_scale, weights,
     )  # fmt: skip
     if more or other:
-        form = pypto.FORMS["lightning_indexer_prolog_quant"]
+        form = calling_forms.FORMS["lightning_indexer_prolog_quant"]
         return form(_core.lightning_indexer_prolog_quant_reference, values, "lightning_indexer_prolog_quant", more, other)
     return _core.lightning_indexer_prolog_quant_reference(values, "lightning_indexer_prolog_quant")
 
@@ -101,6 +101,6 @@ def lightning_indexer_prolog_quant_compute(
         layout_key, level, q_int8, q_scale, weights,
     )  # fmt: skip
     if more or other:
-        form = pypto.FORMS["lightning_indexer_prolog_quant"]
+        form = calling_forms.FORMS["lightning_indexer_prolog_quant"]
         return form(_core.lightning_indexer_prolog_quant_reference, values, "lightning_indexer_prolog_quant_compute", more, other)
     return _core.lightning_indexer_prolog_quant_reference(values, "lightning_indexer_prolog_quant_compute")

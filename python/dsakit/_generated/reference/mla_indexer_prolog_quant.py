@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ... import _core, pypto
+from ... import _core, calling_forms
 from .. import mla_indexer_prolog_quant as fast
 from ...calling import (
     Array,
@@ -72,7 +72,7 @@ def mla_indexer_prolog_quant(
         level, query_nope, query_rope, q_int8, q_scale, weights,
     )  # fmt: skip
     if more or other:
-        form = pypto.FORMS["mla_indexer_prolog_quant"]
+        form = calling_forms.FORMS["mla_indexer_prolog_quant"]
         return form(_core.mla_indexer_prolog_quant_reference, values, "mla_indexer_prolog_quant", more, other)
     return _core.mla_indexer_prolog_quant_reference(values, "mla_indexer_prolog_quant")
 
@@ -126,7 +126,7 @@ def mla_indexer_prolog_quant_d(
         level, query_nope, query_rope, q_int8, q_scale, weights,
     )  # fmt: skip
     if more or other:
-        form = pypto.FORMS["mla_indexer_prolog_quant"]
+        form = calling_forms.FORMS["mla_indexer_prolog_quant"]
         return form(_core.mla_indexer_prolog_quant_reference, values, "mla_indexer_prolog_quant_d", more, other)
     return _core.mla_indexer_prolog_quant_reference(values, "mla_indexer_prolog_quant_d")
 
@@ -180,6 +180,6 @@ def mla_indexer_prolog_quant_p(
         level, query_nope, query_rope, q_int8, q_scale, weights,
     )  # fmt: skip
     if more or other:
-        form = pypto.FORMS["mla_indexer_prolog_quant"]
+        form = calling_forms.FORMS["mla_indexer_prolog_quant"]
         return form(_core.mla_indexer_prolog_quant_reference, values, "mla_indexer_prolog_quant_p", more, other)
     return _core.mla_indexer_prolog_quant_reference(values, "mla_indexer_prolog_quant_p")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ... import _core, pypto
+from ... import _core, calling_forms
 from .. import mla_prolog_quant as fast
 from ...calling import (
     Array,
@@ -64,7 +64,7 @@ def mla_prolog_quant(
         kr_cache_out, k_scale_cache_out, epsilon_cq, epsilon_ckv, cache_mode, level,
     )  # fmt: skip
     if more or other:
-        form = pypto.FORMS["mla_prolog_quant"]
+        form = calling_forms.FORMS["mla_prolog_quant"]
         return form(_core.mla_prolog_quant_reference, values, "mla_prolog_quant", more, other)
     result = _core.mla_prolog_quant_reference(values, "mla_prolog_quant")
     return result if q_norm_out is None or query_nope_out is None or query_rope_out is None else None
@@ -110,7 +110,7 @@ def mla_prolog_quant_compute(
         kr_cache_out, k_scale_cache_out, epsilon_cq, epsilon_ckv, cache_mode, level,
     )  # fmt: skip
     if more or other:
-        form = pypto.FORMS["mla_prolog_quant"]
+        form = calling_forms.FORMS["mla_prolog_quant"]
         return form(_core.mla_prolog_quant_reference, values, "mla_prolog_quant_compute", more, other)
     result = _core.mla_prolog_quant_reference(values, "mla_prolog_quant_compute")
     return result if q_norm_out is None or query_nope_out is None or query_rope_out is None else None
@@ -156,7 +156,7 @@ def mla_prolog_quant_d(
         kr_cache_out, k_scale_cache_out, epsilon_cq, epsilon_ckv, cache_mode, level,
     )  # fmt: skip
     if more or other:
-        form = pypto.FORMS["mla_prolog_quant"]
+        form = calling_forms.FORMS["mla_prolog_quant"]
         return form(_core.mla_prolog_quant_reference, values, "mla_prolog_quant_d", more, other)
     result = _core.mla_prolog_quant_reference(values, "mla_prolog_quant_d")
     return result if q_norm_out is None or query_nope_out is None or query_rope_out is None else None
@@ -196,14 +196,14 @@ def mla_prolog_quant_p(
     **other: Any,
 ) -> Result:
     """The readable twin of dsakit.mla_prolog_quant_p."""
-    pypto.quantised_mode_only("mla_prolog_quant_p", dequant_scale)
+    calling_forms.quantised_mode_only("mla_prolog_quant_p", dequant_scale)
     values = (
         token_x, w_dq, w_uq_qr, dequant_scale, w_uk, w_dkv_kr, gamma_cq, gamma_ckv, cos, sin, cache_index, kv_cache,
         kr_cache, k_scale_cache, q_norm_out, q_norm_scale_out, query_nope_out, query_rope_out, kv_cache_out,
         kr_cache_out, k_scale_cache_out, epsilon_cq, epsilon_ckv, cache_mode, level,
     )  # fmt: skip
     if more or other:
-        form = pypto.FORMS["mla_prolog_quant"]
+        form = calling_forms.FORMS["mla_prolog_quant"]
         return form(_core.mla_prolog_quant_reference, values, "mla_prolog_quant_p", more, other)
     result = _core.mla_prolog_quant_reference(values, "mla_prolog_quant_p")
     return result if q_norm_out is None or query_nope_out is None or query_rope_out is None else None
