@@ -13,24 +13,24 @@ VECTOR = re.compile(r"%[xyz]mm\d+|\bq\d+\b")
 LEAST_DOTS = 8  # fewer: a tail
 # What each rung must have (the compiler makes one function of both kinds of rows of FmaPairs) for its products and index scores: function, and dots of its largest tile's loop.
 EXPECTED = {
-    "avx512": {"tile<Vec512, DotBf16, 6, 1>": 24, "peak_of_pairs<Vec512, DotBf16>": 16},
+    "avx512": {"tile<Vec512, DotBf16, bf16, 6, 1>": 24, "peak_of_pairs<Vec512, DotBf16>": 16},
     "avx512vnni": {
-        "tile<Vec512, DotI8<Vec512, Dot4>, 6, 1>": 24,
-        "tile<Vec512, FmaPairs<Vec512, float>, 6, 1>": 48,
-        "tile<Vec512, Fma<Vec512>, 6, 1>": 24,
+        "tile<Vec512, DotI8<Vec512, Dot4>, signed char, 6, 1>": 24,
+        "tile<Vec512, FmaPairs<Vec512, float>, bf16, 6, 1>": 48,
+        "tile<Vec512, Fma<Vec512>, float, 6, 1>": 24,
         "code_tile<Vec512, DotI8<Vec512, Dot4>, 6, 4, false, signed char>": 24,
         "float_tile<Vec512, 6, 4, true>": 24,
         "peak_of_codes<Vec512, DotI8<Vec512, Dot4> >": 16,
         "peak_of_floats<Vec512>": 16,
     },
     "avxvnni": {
-        "tile<Vec256, DotI8<Vec256, Dot4>, 6, 1>": 12,
+        "tile<Vec256, DotI8<Vec256, Dot4>, signed char, 6, 1>": 12,
         "code_tile<Vec256, DotI8<Vec256, Dot4>, 6, 2, false, signed char>": 12,
     },
     "avx2": {
-        "tile<Vec256, WidenedI8<Vec256>, 6, 1>": 24,
-        "tile<Vec256, FmaPairs<Vec256, float>, 6, 1>": 24,
-        "tile<Vec256, Fma<Vec256>, 6, 1>": 12,
+        "tile<Vec256, WidenedI8<Vec256>, signed char, 6, 1>": 24,
+        "tile<Vec256, FmaPairs<Vec256, float>, bf16, 6, 1>": 24,
+        "tile<Vec256, Fma<Vec256>, float, 6, 1>": 12,
         "code_tile<Vec256, WidenedI8<Vec256>, 6, 2, false, short>": 24,
         "float_tile<Vec256, 6, 2, true>": 12,
         "peak_of_codes<Vec256, WidenedI8<Vec256> >": 12,

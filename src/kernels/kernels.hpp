@@ -33,12 +33,36 @@ struct Overloads : Entry<Pointers>... {
 template <template <class> class Function>
 using OfEach = Overloads<Function<bf16>, Function<f16>, Function<float>>;
 
+/// What to ask for meanwhile, as many rows of 64 columns as the panel has: they lie `pitch` bytes apart from `rows` on.
+/// Null: what lies behind the panel.
+struct Ahead {
+  const void* rows = nullptr;
+  std::ptrdiff_t pitch = 0;
+};
+
 template <class A, class B>
 using Product = void (*)(const A* a, std::ptrdiff_t a_stride, int m, const B* panel, int k, float* c,
-                         std::ptrdiff_t c_stride, bool add) noexcept;
+                         std::ptrdiff_t c_stride, bool add, Ahead ahead) noexcept;
 using ProductOfCodes = void (*)(const std::uint8_t* a, std::ptrdiff_t a_stride, int m, const std::int8_t* panel,
-                                const std::int32_t* column_sums, int k, std::int32_t* c,
-                                std::ptrdiff_t c_stride) noexcept;
+                                const std::int32_t* column_sums, int k, std::int32_t* c, std::ptrdiff_t c_stride,
+                                Ahead ahead) noexcept;
+template <class A, class B>
+struct Entry<Product<A, B>> {
+  Product<A, B> function;
+  void operator()(const A* a, std::ptrdiff_t a_stride, int m, const B* panel, int k, float* c,
+                  std::ptrdiff_t c_stride, bool add, Ahead ahead = {}) const noexcept {
+    function(a, a_stride, m, panel, k, c, c_stride, add, ahead);
+  }
+};
+template <>
+struct Entry<ProductOfCodes> {
+  ProductOfCodes function;
+  void operator()(const std::uint8_t* a, std::ptrdiff_t a_stride, int m, const std::int8_t* panel,
+                  const std::int32_t* column_sums, int k, std::int32_t* c, std::ptrdiff_t c_stride,
+                  Ahead ahead = {}) const noexcept {
+    function(a, a_stride, m, panel, column_sums, k, c, c_stride, ahead);
+  }
+};
 template <class Query, class Key>
 using IndexScores = void (*)(const Query& query, const Key* key, std::ptrdiff_t key_stride, int count,
                              float* scores) noexcept;

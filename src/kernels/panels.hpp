@@ -104,11 +104,12 @@ void transpose_codes(const std::int8_t* const* rows, int count, int dims, std::i
   }
 }
 
-/// Lines of a row's columns [c, c + 64).
+/// Lines of a row's columns [c, c + 64). A row may begin anywhere in a line, so that its end lies in one more.
 template <class T>
 DSAKIT_INLINE void prefetch_columns(const T* row, int c, int dims) {
   for (int line = 0; line < kPanel; line += 64 / int(sizeof(T)))
     if (c + line < dims) prefetch(row + c + line);
+  if (c + kPanel >= dims) prefetch(row + dims - 1);
 }
 
 /// Pairs of rows side by side.

@@ -23,7 +23,18 @@ struct Tile {
   int groups = 0;
   bool odd = false;  // one more position of k, half a group
   const char* ahead = nullptr;
+  std::ptrdiff_t ahead_pitch = 0, ahead_second = 0;  // from row to row; from the first of two lines to the other
 };
+
+/// Where line i of what a group holds lies, if its rows of T are `pitch` bytes apart: four lines, and then one more of each
+/// row, which has its end where it begins inside of a line.
+template <class T>
+constexpr int kLinesOfGroup = 4 + Panel<T>::kGroup;
+template <class T>
+constexpr std::ptrdiff_t line_of_group(int i, std::ptrdiff_t pitch) {
+  constexpr int kLines = kPanel * int(sizeof(T)) / 64;  // of a row
+  return i < 4 ? i / kLines * pitch + i % kLines * 64 : (i - 4) * pitch + kLines * 64;
+}
 
 /// Registers of columns in a tile: as many sums as fit, and whole cache lines of a panel for a single row, which
 /// streams it.
@@ -34,7 +45,7 @@ constexpr int vectors_for(int rows) {
 
 /// `Lines` cache lines of what comes later are asked for at each group: whole groups of what comes soon, or the share
 /// of a tile in the next block, which should lie in L2 by then and not push this one out of L1.
-template <class V, class Dot, int Rows, int Vectors, int Lines>
+template <class V, class Dot, class T, int Rows, int Vectors, int Lines>
 DSAKIT_INLINE void tile_of_columns(const Tile& t, int column) {
   using I = typename V::I;
   using Sum = typename Dot::Sum;
@@ -82,9 +93,13 @@ DSAKIT_INLINE void tile_of_columns(const Tile& t, int column) {
     }
   };
   const auto whole = [](const char* p) __attribute__((always_inline)) { return V::broadcast(p); };
-  for (int g = 0; g < t.groups; ++g, a += 4 * Dot::kSteps, panel += kGroupBytes, ahead += Lines * 64) {
+  const std::ptrdiff_t further = Panel<T>::kGroup * t.ahead_pitch;
+  for (int g = 0; g < t.groups; ++g, a += 4 * Dot::kSteps, panel += kGroupBytes, ahead += further) {
+    if constexpr (Lines == 4)
 #pragma GCC unroll 4
-    for (int l = 0; l < Lines; ++l) Lines == 4 ? prefetch(ahead + 64 * l) : prefetch_l2(ahead + 64 * l);
+      for (int l = 0; l < Lines; ++l) prefetch(ahead + 64 * l);
+    if constexpr (Lines == 1 || Lines == 2) prefetch_l2(ahead);
+    if constexpr (Lines == 2) prefetch_l2(ahead + t.ahead_second);
     unrolled<Dot::kSteps>([&]<int Step>() __attribute__((always_inline)) { step.template operator()<Step>(whole); });
   }
   if constexpr (!kExact)
@@ -102,25 +117,26 @@ DSAKIT_INLINE void tile_of_columns(const Tile& t, int column) {
     }
 }
 
-template <class V, class Dot, int Rows, int Lines>
+template <class V, class Dot, class T, int Rows, int Lines>
 void tile(const Tile& t) {
   constexpr int kVectors = vectors_for<V>(Rows), kColumns = V::kLanes * kVectors;
-  tile_of_columns<V, Dot, Rows, kVectors, Lines>(t, 0);
+  tile_of_columns<V, Dot, T, Rows, kVectors, Lines>(t, 0);
   for (int column = kColumns; column < kPanel; column += kColumns)
-    tile_of_columns<V, Dot, Rows, kVectors, 0>(t, column);
+    tile_of_columns<V, Dot, T, Rows, kVectors, 0>(t, column);
 }
 
 using TileFunction = void (*)(const Tile&);
-template <class V, class Dot, int Lines>
-constexpr TileFunction kTilesOf[kTileRows] = {tile<V, Dot, 1, Lines>, tile<V, Dot, 2, Lines>, tile<V, Dot, 3, Lines>,
-                                              tile<V, Dot, 4, Lines>, tile<V, Dot, 5, Lines>, tile<V, Dot, 6, Lines>};
+template <class V, class Dot, class T, int Lines>
+constexpr TileFunction kTilesOf[kTileRows] = {tile<V, Dot, T, 1, Lines>, tile<V, Dot, T, 2, Lines>,
+                                              tile<V, Dot, T, 3, Lines>, tile<V, Dot, T, 4, Lines>,
+                                              tile<V, Dot, T, 5, Lines>, tile<V, Dot, T, 6, Lines>};
 
 /// All rows meet one block of the panel before the next: 64 KiB (128 of fp32), which stays in L2. Meanwhile the tiles
-/// ask for the block after it, the first ones for equal shares, so that with many rows weights from DRAM cost nothing. A
-/// single tile streams: it asks 4 KiB ahead. (Behind the last block lies the next panel; asking for what is not there
-/// does no harm.)
+/// ask for the block after it, or for what the caller names, the first ones for equal shares, so that with many rows
+/// weights from DRAM cost nothing. A single tile streams: it asks 4 KiB ahead. (Behind the last block lies the next
+/// panel; asking for what is not there does no harm.)
 template <class V, class Dot, class T>
-DSAKIT_INLINE void multiply(Tile t, int m, int k) {
+DSAKIT_INLINE void multiply(Tile t, int m, int k, Ahead ahead) {
   constexpr int kElements = Panel<T>::kGroup;
   constexpr bool kExact = sizeof(T) == 1;
   constexpr int kBlock = kExact ? kBlockBytes / kGroupBytes : kSumBlock / kElements;  // groups
@@ -128,10 +144,14 @@ DSAKIT_INLINE void multiply(Tile t, int m, int k) {
   int groups = k / kElements;
   bool odd = k % kElements != 0;
   const int count = (m + kTileRows - 1) / kTileRows;
-  const int shape = count == 1 ? 2 : count <= 3 ? 1 : 0;
-  const TileFunction* const tiles = count == 1   ? kTilesOf<V, Dot, 4>
-                                    : count <= 3 ? kTilesOf<V, Dot, 2>
-                                                 : kTilesOf<V, Dot, 1>;
+  const int lines = count == 1 ? 4 : count <= 3 ? 2 : 1;
+  const TileFunction* const tiles = count == 1   ? kTilesOf<V, Dot, T, 4>
+                                    : count <= 3 ? kTilesOf<V, Dot, T, 2>
+                                                 : kTilesOf<V, Dot, T, 1>;
+  constexpr std::ptrdiff_t kPitch = kPanel * std::ptrdiff_t(sizeof(T));
+  const bool behind = ahead.rows == nullptr || count == 1;
+  t.ahead_pitch = behind ? kPitch : ahead.pitch;
+  const char* next = static_cast<const char*>(ahead.rows);
   const char* rows = t.a;
   const std::ptrdiff_t stride = t.a_stride;
   char* const c = t.c;
@@ -139,9 +159,11 @@ DSAKIT_INLINE void multiply(Tile t, int m, int k) {
     t.groups = groups < kBlock ? groups : kBlock;
     t.odd = t.groups < kBlock && odd;
     const std::ptrdiff_t bytes = std::ptrdiff_t(t.groups) * kGroupBytes;
-    t.ahead = t.panel + (count == 1 ? 4096 : bytes);
+    if (behind) next = t.panel + (count == 1 ? 4096 : bytes);
     t.a = rows;
-    for (int rest = m, left = count; left > 0; --left) {
+    for (int rest = m, left = count, line = 0; left > 0; --left, line = (line + lines) % kLinesOfGroup<T>) {
+      t.ahead = next + line_of_group<T>(line, t.ahead_pitch);
+      t.ahead_second = next + line_of_group<T>(line + 1, t.ahead_pitch) - t.ahead;
       const int n = (rest + left - 1) / left;
       if constexpr (Prepares<Dot>) {
         typename Dot::Prepared prepared[kTileRows][kBlock * kElements];
@@ -158,9 +180,8 @@ DSAKIT_INLINE void multiply(Tile t, int m, int k) {
       rest -= n;
       t.a += n * stride;
       t.c += n * t.c_stride;
-      t.ahead += t.groups * (64 << shape);
-      if (t.ahead >= t.panel + 2 * bytes) t.ahead = t.panel;
     }
+    next += t.groups * kElements * t.ahead_pitch;
     rows += t.groups * kRowBytes;
     t.c = c;
     t.panel += bytes;
@@ -172,26 +193,27 @@ DSAKIT_INLINE void multiply(Tile t, int m, int k) {
 
 template <class V, class Dot, class T>
 void product(const typename Dot::Row* a, std::ptrdiff_t a_stride, int m, const T* panel, int k, float* c,
-             std::ptrdiff_t c_stride, bool add) noexcept {
+             std::ptrdiff_t c_stride, bool add, Ahead ahead) noexcept {
   multiply<V, Dot, T>({.a = reinterpret_cast<const char*>(a),
                        .a_stride = a_stride * std::ptrdiff_t(sizeof *a),
                        .panel = reinterpret_cast<const char*>(panel),
                        .c = reinterpret_cast<char*>(c),
                        .c_stride = c_stride * 4,
                        .add = add},
-                      m, k);
+                      m, k, ahead);
 }
 
 template <class V, class Dot>
 void product_of_codes(const std::uint8_t* a, std::ptrdiff_t a_stride, int m, const std::int8_t* panel,
-                      const std::int32_t* column_sums, int k, std::int32_t* c, std::ptrdiff_t c_stride) noexcept {
+                      const std::int32_t* column_sums, int k, std::int32_t* c, std::ptrdiff_t c_stride,
+                      Ahead ahead) noexcept {
   multiply<V, Dot, std::int8_t>({.a = reinterpret_cast<const char*>(a),
                                  .a_stride = a_stride,
                                  .panel = reinterpret_cast<const char*>(panel),
                                  .c = reinterpret_cast<char*>(c),
                                  .c_stride = c_stride * 4,
                                  .column_sums = column_sums},
-                                m, k);
+                                m, k, ahead);
 }
 
 }  // namespace

@@ -36,11 +36,11 @@ void product_widened(const Kernels& kernels, const A* a, std::int64_t a_stride, 
 /// everywhere; f16 and fp32 rows always the fma product. The bits of a row depend on that row and the panel alone.
 template <class A, class B>
 void product_of_panel(const Call& call, const A* a, std::int64_t a_stride, std::int64_t rows, const B* panel,
-                      std::int64_t k, float* tile, bool add) {
+                      std::int64_t k, float* tile, bool add, Ahead ahead = {}) {
   if (sizeof(A) == 2 && (call.same_products() || std::is_same_v<A, f16>)) {
     if constexpr (sizeof(A) == 2) product_widened(call.kernels(), a, a_stride, rows, panel, k, tile, add);
   } else if constexpr (!std::is_same_v<A, f16>) {
-    call.kernels().product(a, a_stride, int(rows), panel, int(k), tile, kPanel, add);
+    call.kernels().product(a, a_stride, int(rows), panel, int(k), tile, kPanel, add, ahead);
   }
 }
 

@@ -52,7 +52,8 @@ struct PartRows {
   /// Row by row, for a kernel that goes panel by panel.
   void prefetch(std::int64_t rows, std::int64_t columns) const {
     for (std::int64_t i = 0; i < rows; ++i)
-      for (std::int64_t c = 0; c < columns; c += 64 / std::int64_t(sizeof(T))) __builtin_prefetch(row[i] + c, 0, 2);
+      for (std::int64_t c = 0; c < columns + 64 / std::int64_t(sizeof(T)); c += 64 / std::int64_t(sizeof(T)))
+        __builtin_prefetch(row[i] + std::min(c, columns - 1), 0, 2);
   }
 };
 

@@ -34,6 +34,17 @@ inline std::int64_t waiting_rows(const Matrices& w, std::int64_t rows) {
   return rows_of_part(w) == w.k ? 0 : std::min(rows, kBlockRows);
 }
 
+/// What follows a panel's part of rows `first` .. first + depth: its next rows, or the first ones of the panel that the
+/// next task begins with, `panels` further. Nothing if it does not lie in rows.
+inline Ahead ahead_of(const Matrices& w, std::int64_t b, std::int64_t panel, std::int64_t panels, std::int64_t first,
+                      std::int64_t depth) {
+  if (w.format != Format::ND || w.transposed) return {};
+  const bool last = first + depth >= w.k;
+  const std::int64_t column = (panel + (last ? panels : 0)) * kPanel;
+  if (column >= w.n) return {};
+  return {w.matrix(b) + w.at(last ? 0 : first + depth, column) * size_of(w.dtype), w.pitch * size_of(w.dtype)};
+}
+
 /// a[b] * w[b], of bf16, f16 or f32.
 struct StackProduct {
   Tensor a;    // [batch, rows, k], neighbours within a row side by side
@@ -90,7 +101,7 @@ void StackProduct::multiply(const Call& call, const Task& t, B* panels, float* s
         if (k == 0) std::fill_n(tile, some * kPanel, 0.0f);
         else
           product_of_panel(call, rows + r * stride + first, stride, some, panels + Panels<B>::panel(depth, p), depth,
-                           tile, first > 0);
+                           tile, first > 0, r == 0 ? ahead_of(w, t.b, t.panel + p, t.panels, first, depth) : Ahead{});
         if (last)
           for (std::int64_t i = 0; i < some; ++i) store(t.b, t.row + r + i, column, n, tile + i * kPanel);
       }
@@ -193,7 +204,7 @@ void CodeProduct::multiply(const Kernels& kernels, const Task& t, const Scratch&
         std::int32_t* const sums = s.sums + (waiting() ? (p * t.rows + r) * kPanel : 0);
         kernels.product(t.biased + r * depth() + first, depth(), int(some), panels + Layout::panel(part, p),
                         column_sums + p * kPanel, int(Panel<std::int8_t>::depth(part)), first > 0 ? more : sums,
-                        kPanel);
+                        kPanel, r == 0 ? ahead_of(w, matrix, t.panel + p, t.panels, first, part) : Ahead{});
         if (first > 0)
           for (std::int64_t i = 0; i < some * kPanel; ++i) sums[i] += more[i];
         if (last)
