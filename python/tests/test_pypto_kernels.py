@@ -327,6 +327,20 @@ def test_prepacked_weights_have_the_same_bits():
         writes(handles[0])
 
 
+def test_panels_of_memory_that_is_written_are_not_used():
+    w = np.eye(64, dtype=np.float32).astype(ml_dtypes.bfloat16)
+
+    @pypto.frontend.jit
+    def kernel(w: pypto.Tensor(), same: pypto.Tensor(), y: pypto.Tensor()):
+        same[0:] = pypto.cast(pypto.cast(same, F) * 2, pypto.DT_BF16)
+        y[:] = pypto.matmul(pypto.cast(pypto.ones(1, 64), pypto.DT_BF16), w, F)
+
+    handle, y = pypto.prepack(w), np.zeros((1, 64), np.float32)
+    for due in (2, 4):
+        kernel(handle, w, y)
+        assert (y == due).all()
+
+
 def attention_like(x, y, tiles=False, unroll=(4, 2, 1)):
     """A bit of everything, for what may not change a bit."""
     for i, p in pypto.loop_unroll(0, x.shape[0], unroll_list=list(unroll), name="rows"):

@@ -198,6 +198,8 @@ def join(tensors: list[Tensor]) -> None:
     for first, last, t in spans:
         if owner is not None and first < end and last > first:
             t._box.storage = owner._box.storage
+            if isinstance(t._box.storage.argument, Packed):
+                t._box.storage.argument = t.name  # somebody may write to it: its panels would be stale
         else:
             owner = t
         end = max(end, last)
