@@ -109,11 +109,23 @@ void run(OfFloats function, const char* op, nb::handle x, nb::handle y) {
   function(in, result, context());
 }
 
+/// min, max, counts of NaN, infinities and zeros, checksum.
+nb::tuple statistics(nb::handle x, int dtype) {
+  Buffer input("pypto.statistics", "input");
+  const Tensor t = input.elements(x, dtype, false);
+  const auto s = [&] {
+    nb::gil_scoped_release release;
+    return pypto_op::statistics(t, context());
+  }();
+  return nb::make_tuple(s.min, s.max, s.nan, s.inf, s.zero, s.checksum);
+}
+
 }  // namespace
 
 void bind_pypto(nb::module_& m) {
   m.def("pypto_matmul", matmul);
   m.def("pypto_cast", cast);
+  m.def("pypto_statistics", statistics);
   m.def("pypto_row_sum", [](nb::handle x, nb::handle y) { run(pypto_op::row_sum, "pypto.sum", x, y); });
   m.def("pypto_exp", [](nb::handle x, nb::handle y) { run(pypto_op::exp, "pypto.exp", x, y); });
 }

@@ -96,6 +96,27 @@ def beside_the_operator():
             )
 
 
+def watched():
+    print("the program of 32 tokens, packed weights: with debugging / without")
+    packed = {n: pypto.prepack(w) for n, w in weights().items()}
+    given = arguments(32, packed)
+
+    def under(aid):
+        with aid():
+            programs.mla_prolog_quant(*given)
+
+    took = medians(
+        {
+            "plain": lambda: programs.mla_prolog_quant(*given),
+            "watch": lambda: under(pypto.debug.watch),
+            "profile": lambda: under(pypto.debug.profile),
+        },
+        11,
+    )
+    for aid in ("watch", "profile"):
+        line(f"debug.{aid}", f"{took[aid] / took['plain']:.2f} x", "2 x", f"{took[aid]:.2f} ms and {took['plain']:.2f} ms")
+
+
 # ---- what an operation costs
 
 X = np.ones((4, 4), F)
@@ -189,6 +210,7 @@ def main():
     print(f"{info['isa']}, {info['threads']} threads")
     print(f"  {'':<44}  {'':>10}   {'ceiling':<18}")
     beside_the_operator()
+    watched()
     of_an_operation()
     products()
 

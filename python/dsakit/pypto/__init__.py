@@ -19,12 +19,15 @@ from typing import Any
 
 from .. import errors as _errors
 from . import elementwise as _elementwise
+from . import filling as _filling
 from . import frontend
+from . import indexing as _indexing
 from . import linear as _linear
-from . import movement as _movement
 from . import names as _names
 from . import reduce as _reduce
 from . import settings as _settings
+from . import shapes as _shapes
+from . import windows as _windows
 from .linear import matmul, prepack
 from .loops import cond, is_loop_begin, is_loop_end, loop, loop_unroll
 from .names import (
@@ -66,7 +69,12 @@ for _member in DataType:
     globals()[_member.name] = _member
 
 _OPERATIONS = {
-    **{n: f for m in (_elementwise, _reduce, _movement) for n, f in vars(m).items() if hasattr(f, "raw")},
+    **{
+        n: f
+        for m in (_elementwise, _reduce, _windows, _shapes, _filling, _indexing)
+        for n, f in vars(m).items()
+        if hasattr(f, "raw")
+    },
     "matmul": matmul,
 }
 _HIDDEN = ("move", "gather_in_ub", "gather_in_l1")
@@ -183,12 +191,12 @@ def _floordiv(self: Tensor, other: Any) -> Tensor:
 
 @_operation_of
 def __getitem__(self: Tensor, key: Any, *, valid_shape: Any = None) -> Any:
-    return _movement.item(self, key, valid_shape)
+    return _windows.item(self, key, valid_shape)
 
 
 @_operation_of
 def __setitem__(self: Tensor, key: Any, value: Any) -> None:
-    _movement.set_item(self, key, value)
+    _windows.set_item(self, key, value)
 
 
 _getitem, _setitem = __getitem__, __setitem__
@@ -211,8 +219,8 @@ experimental = _module(
     "experimental",
     "Operations that PyPTO may change.",
     transposed_batchmatmul=_linear.transposed_batchmatmul,
-    gather_in_ub=_movement.gather_in_ub,
-    gather_in_l1=_movement.gather_in_l1,
+    gather_in_ub=_indexing.gather_in_ub,
+    gather_in_l1=_indexing.gather_in_l1,
     set_operation_options=_settings.set_operation_options,
     get_operation_options=_settings.get_operation_options,
 )
@@ -241,7 +249,7 @@ error = _module(
 del globals()["ScalarDivS"]
 
 if _typing.TYPE_CHECKING:
-    from . import debug
+    from . import debug, programs
     from .comparing import compare
 
 _STUBS = frozenset(_names.NOT_OFFERED["pypto"])
@@ -250,10 +258,10 @@ _STUBS = frozenset(_names.NOT_OFFERED["pypto"])
 def __getattr__(name: str) -> Any:
     if name in _STUBS:
         return _names.NotOffered("pypto", name)
-    if name == "debug":
+    if name in ("debug", "programs"):
         import importlib
 
-        return importlib.import_module(".debug", __name__)
+        return importlib.import_module("." + name, __name__)
     if name == "compare":
         from .comparing import compare
 
@@ -289,18 +297,6 @@ def uninstall() -> None:
             _sys.modules.pop("pypto" + part, None)
 
 
-_NOT_OURS = {
-    "annotations",
-    "Any",
-    "elementwise",
-    "linear",
-    "loops",
-    "movement",
-    "names",
-    "reduce",
-    "scalars",
-    "settings",
-    "state",
-    "dtypes",
-}
+_NOT_OURS = {"annotations", "Any", *(m.rpartition(".")[2] for m in _sys.modules if m.startswith(__name__ + "."))}
+_NOT_OURS -= {"frontend", "tensor"}
 __all__ = [n for n in globals() if not n.startswith("_") and n not in _NOT_OURS]

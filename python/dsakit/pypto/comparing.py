@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import shown
-from . import debug
+from . import debug, observing
 from .dtypes import OF_WORD, floats
-from .movement import from_numpy
+from .memory import from_numpy
 from .state import refuse
 from .tensor import Array
 
@@ -165,7 +165,7 @@ def compare(
 
 
 def _staged(record: Any, stages: dict[str, Callable[..., Any]]) -> list[Line]:
-    last: dict[str, Any] = {o.label: o for o in record if o.op not in debug.VIEWS}
+    last: dict[str, Any] = {o.label: o for o in record if o.op not in observing.VIEWS}
     lines = []
     for label, due in stages.items():
         if label not in last:

@@ -16,7 +16,7 @@ from ..errors import Error, raise_error, shown
 from . import settings
 from .dtypes import check_dtype
 from .linear import Packed
-from .movement import from_numpy
+from .memory import from_numpy
 from .names import NOT_OFFERED, NotOffered, StatusType, TileOpFormat
 from .state import located, outside, refuse, refuse_on_chip, state
 from .tensor import Array, Box, Storage, Tensor, made, text_of

@@ -24,7 +24,7 @@ class Packed:
     multiplies by, the weight or windows of it, is packed when it is first met."""
 
     def __init__(self, weight: Any) -> None:
-        from .movement import from_numpy
+        from .memory import from_numpy
 
         self.array, self.dtype = from_numpy("prepack", "w", weight)
         self.panels: dict[Any, Any] = {}

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -282,6 +281,3 @@ def argsort(input: Any, dim: Any = None, descending: bool = True) -> Tensor:
         wide[input.region()] = order
         order = wide
     return made(order, INT32, input._valid)
-
-
-Reduction = Callable[..., Tensor]

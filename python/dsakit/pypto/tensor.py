@@ -11,10 +11,10 @@ import numpy as np
 
 from ..errors import shown
 from . import names
-from .dtypes import BF16, BOOL, FP32, INT32, bfloat16, check_dtype, convert, floats
-from .names import DataType, StatusType, TileOpFormat
+from .dtypes import BF16, FP32, bfloat16, check_dtype, floats
+from .names import StatusType, TileOpFormat
 from .scalars import SymInt, symint
-from .state import place, refuse, refuse_on_chip, state
+from .state import place, refuse, state
 
 Array = np.ndarray[Any, Any]
 
@@ -252,6 +252,12 @@ def allocated(t: Tensor) -> None:
         observer.allocated(t, place())
 
 
+def written(name: str, t: Tensor, index: Any, assembled: bool = False) -> None:
+    """For debugging: elements at `index` of t have values."""
+    for observer in state.observers:
+        observer.wrote(name, t, index, assembled)
+
+
 def _keep(storage: Storage, region: Any) -> None:
     left = []
     for ref in storage.snapshots:
@@ -316,28 +322,3 @@ def axis_of(name: str, dim: Any, rank: int, parameter: str = "dim") -> int:
 
 def text_of(a: Sequence[int]) -> str:
     return str([int(n) for n in a])
-
-
-__all__ = [
-    "BOOL",
-    "Box",
-    "DataType",
-    "INT32",
-    "Storage",
-    "Tensor",
-    "alias",
-    "allocated",
-    "axis_of",
-    "check_tensor",
-    "convert",
-    "fit_valid",
-    "made",
-    "refuse_on_chip",
-    "sizes",
-    "snapshot",
-    "tensor",
-    "text_of",
-    "valid_values",
-    "values",
-    "writable",
-]

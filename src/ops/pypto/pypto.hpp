@@ -6,7 +6,7 @@
 #include "dsakit/tensor.hpp"
 
 // What programs of dsakit.pypto are made of and plain numpy is too slow for, or rounds otherwise. Tensors of `cast`,
-// `row_sum` and `exp` are contiguous; refusals are those of the operators pypto.matmul, pypto.cast, pypto.sum and
+// `row_sum`, `exp` and `statistics` are contiguous; refusals are those of the operators pypto.matmul, pypto.cast, pypto.sum and
 // pypto.exp.
 namespace dsakit::pypto_op {
 
@@ -26,5 +26,14 @@ void row_sum(const Tensor& x, const Tensor& y, Context&);
 
 /// y = exp(x), f32: the nearest float but for one in some hundred, the same on every machine; y may be x.
 void exp(const Tensor& x, const Tensor& y, Context&);
+
+/// Of all finite elements (none: inf and -inf), and how many are NaN, infinite, 0; a checksum of the bytes, the same on
+/// every machine.
+struct Statistics {
+  double min, max;
+  std::int64_t nan = 0, inf = 0, zero = 0;
+  std::uint32_t checksum = 0;
+};
+Statistics statistics(const Tensor& x, Context&);
 
 }  // namespace dsakit::pypto_op

@@ -542,5 +542,30 @@ TEST(PyPto, ExpWithinAnUlp) {
   EXPECT_EQ(0, std::memcmp(x.data(), y.data(), x.size() * 4));
 }
 
+TEST_P(PyPtoRows, Statistics) {
+  Context context({.threads = 2, .isa = kernels().isa});
+  std::vector<float> x = {3, -7, 0, -0.0f, INFINITY, -INFINITY, NAN, 1e-45f};
+  x.resize(1500, 2.5f);
+  const Statistics s = statistics(tensor(x.data(), {1500}), context);
+  EXPECT_EQ(s.min, -7);
+  EXPECT_EQ(s.max, 3);
+  EXPECT_EQ((std::tuple{s.nan, s.inf, s.zero}), (std::tuple{1, 2, 2}));
+  std::vector<bf16> narrow(x.size());
+  kernels().round(x.data(), 1500, narrow.data());
+  const Statistics b = statistics(tensor(narrow.data(), {1500}), context);
+  EXPECT_EQ((std::tuple{b.min, b.max, b.nan, b.inf, b.zero}), (std::tuple{-7.0, 3.0, 1, 2, 3}));
+  std::vector<std::int8_t> codes = {5, -128, 0, 127};
+  const Statistics c = statistics(tensor(codes.data(), {4}), context);
+  EXPECT_EQ((std::tuple{c.min, c.max, c.nan, c.inf, c.zero}), (std::tuple{-128.0, 127.0, 0, 0, 1}));
+  EXPECT_EQ(c.checksum, 0x7da46644u);  // on every machine
+  for (std::size_t i = 0; i < x.size(); i += 97) {  // every byte counts
+    std::vector<float> other = x;
+    reinterpret_cast<unsigned char*>(other.data())[4 * i + i % 4] ^= 1;
+    EXPECT_NE(statistics(tensor(other.data(), {1500}), context).checksum, s.checksum) << i;
+  }
+  const Statistics none = statistics(tensor(x.data(), {0}), context);
+  EXPECT_EQ((std::tuple{none.min, none.max, none.zero}), (std::tuple{double(INFINITY), -double(INFINITY), 0}));
+}
+
 }  // namespace
 }  // namespace dsakit::pypto_op
