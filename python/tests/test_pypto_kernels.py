@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How kernels are called: arguments by address, what happens to them, views as of their call, tiles and options without effect."""
 
+import os
+import pathlib
 import subprocess
 import sys
 import warnings
@@ -484,26 +486,54 @@ def test_numpy_is_quiet_about_what_programs_do():
         run(lambda x, y: y.move(pypto.exp(x * 1e30)), ones(2), ones(2))
 
 
-def test_a_users_own_programs(monkeypatch):
-    """A copy of published examples, under the stand-in of torch_npu: every test_*.py and example with a main in the folder."""
-    import os
-    import pathlib
-
-    folder = os.environ.get("DSAKIT_PYPTO_EXAMPLES")
-    if not folder:
-        pytest.skip("DSAKIT_PYPTO_EXAMPLES names no folder of PyPTO programs")
+def run_scripts(folder):
+    """Every script of a folder that has a main, where `import pypto` and `import torch_npu` compute here. Their names."""
+    names = []
     for script in sorted(pathlib.Path(folder).glob("**/*.py")):
         if "__main__" not in script.read_text():
             continue
-        code = (
-            f"import runpy, sys, dsakit, dsakit.npu; dsakit.npu.install(); dsakit.pypto.install(); "
-            f"sys.path.insert(0, {str(script.parent)!r}); sys.argv = [{str(script)!r}]; runpy.run_path({str(script)!r}, run_name='__main__')"
-        )
-        subprocess.run([sys.executable, "-c", code], check=True, cwd=script.parent)
+        start = "import runpy, sys, dsakit, dsakit.npu; dsakit.npu.install(); dsakit.pypto.install(); del sys.argv[0]; "
+        start += "sys.path.insert(0, sys.argv[0].rpartition('/')[0]); runpy.run_path(sys.argv[0], run_name='__main__')"
+        subprocess.run([sys.executable, "-c", start, script], check=True, cwd=script.parent)
+        names.append(script.name)
+    return names
+
+
+SCRIPT = """
+import torch, torch_npu, pypto
+from helper import scale
+
+@pypto.frontend.jit(runtime_options={"device_sched_mode": 1})
+def kernel(x: pypto.Tensor([pypto.DYNAMIC, pypto.STATIC], pypto.DT_BF16), y: pypto.Tensor([pypto.DYNAMIC, pypto.STATIC], pypto.DT_BF16)):
+    pypto.set_vec_tile_shapes(1, 64)
+    y[:] = scale(x)
+
+if __name__ == "__main__":
+    x = torch.ones(3, 64, dtype=torch.bfloat16, device="npu")
+    y = torch.empty_like(x)
+    kernel(x, y)
+    torch_npu.npu.synchronize()
+    assert (y.cpu() == 2).all()
+"""
+
+
+def test_programs_of_a_folder(tmp_path):
+    pytest.importorskip("torch")
+    (tmp_path / "part").mkdir()
+    (tmp_path / "part" / "helper.py").write_text("def scale(x):\n    return x * 2.0\n")
+    (tmp_path / "part" / "program.py").write_text(SCRIPT)
+    assert run_scripts(tmp_path) == ["program.py"]
+
+
+def test_a_users_own_programs():
+    """A copy of published examples."""
+    folder = os.environ.get("DSAKIT_PYPTO_EXAMPLES")
+    if not folder:
+        pytest.skip("DSAKIT_PYPTO_EXAMPLES names no folder of PyPTO programs")
+    assert run_scripts(folder)
 
 
 def test_the_example_of_the_page(tmp_path):
-    import pathlib
     import re
 
     page = pathlib.Path(__file__).resolve().parents[2] / "docs" / "pypto.md"
