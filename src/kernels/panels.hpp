@@ -165,37 +165,41 @@ DSAKIT_INLINE void interleave_blocks(typename V::I (&x)[4]) {
   x[2] = V::unpack_low16(high01, high23), x[3] = V::unpack_high16(high01, high23);
 }
 
+/// So many rows at a time that a line of theirs is still in L1 when the next panel wants its other end.
 template <class V>
 void interleave_codes(const std::int8_t* const* rows, int count, int dims, std::int8_t* panels,
                       std::int32_t* sums) noexcept {
   using I = typename V::I;
-  constexpr int kParts = kPanel / V::kBytes, kVectors = kPanel / V::kLanes;
-  for (int c = 0; c < dims; c += kPanel, sums += kPanel) {
-    I sum[kVectors];
+  constexpr int kParts = kPanel / V::kBytes, kVectors = kPanel / V::kLanes, kRows = 2 * kRowsAhead;
+  for (int first = 0; first == 0 || first < count; first += kRows) {
+    const int end = first + kRows < count ? first + kRows : count;
+    for (int c = 0; c < dims; c += kPanel) {
+      I sum[kVectors];
 #pragma GCC unroll 16
-    for (int i = 0; i < kVectors; ++i) sum[i] = I{};
-    for (int j = 0; j < count; j += 4) {
-      std::int8_t* out = panels + Panels<std::int8_t>::at(count, j, c);
+      for (int i = 0; i < kVectors; ++i) sum[i] = first > 0 ? V::load(sums + c + V::kLanes * i) : I{};
+      for (int j = first; j < end; j += 4) {
+        std::int8_t* out = panels + Panels<std::int8_t>::at(count, j, c);
 #pragma GCC unroll 4
-      for (int part = 0; part < kParts; ++part) {
-        I x[4];
+        for (int part = 0; part < kParts; ++part) {
+          I x[4];
 #pragma GCC unroll 4
-        for (int r = 0; r < 4; ++r) {
-          const int rest = dims - c - V::kBytes * part;
-          x[r] = j + r < count ? V::load_bytes(rows[j + r] + c + V::kBytes * part, rest) : I{};
-          if (part == 0 && j + r + kRowsAhead < count) prefetch(rows[j + r + kRowsAhead] + c);
-          x[r] = V::spread(x[r]);
-        }
-        interleave_blocks<V>(x);
+          for (int r = 0; r < 4; ++r) {
+            const int rest = dims - c - V::kBytes * part;
+            x[r] = j + r < count ? V::load_bytes(rows[j + r] + c + V::kBytes * part, rest) : I{};
+            if (part == 0 && j + r + kRowsAhead < count) prefetch_columns(rows[j + r + kRowsAhead], c, dims);
+            x[r] = V::spread(x[r]);
+          }
+          interleave_blocks<V>(x);
 #pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) {
-          sum[4 * part + i] = V::add_codes(sum[4 * part + i], x[i]);
-          V::store(out + V::kBytes * (4 * part + i), x[i]);
+          for (int i = 0; i < 4; ++i) {
+            sum[4 * part + i] = V::add_codes(sum[4 * part + i], x[i]);
+            V::store(out + V::kBytes * (4 * part + i), x[i]);
+          }
         }
       }
-    }
 #pragma GCC unroll 16
-    for (int i = 0; i < kVectors; ++i) V::store(sums + V::kLanes * i, sum[i]);
+      for (int i = 0; i < kVectors; ++i) V::store(sums + c + V::kLanes * i, sum[i]);
+    }
   }
 }
 

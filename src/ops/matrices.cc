@@ -49,12 +49,6 @@ struct PartRows {
     const T* first = reinterpret_cast<const T*>(w.matrix(b)) + w.at(p.row, p.panel * kPanel);
     for (std::int64_t i = 0; i < p.rows; ++i) row[i] = first + i * w.pitch;
   }
-  /// Row by row, for a kernel that goes panel by panel.
-  void prefetch(std::int64_t rows, std::int64_t columns) const {
-    for (std::int64_t i = 0; i < rows; ++i)
-      for (std::int64_t c = 0; c < columns + 64 / std::int64_t(sizeof(T)); c += 64 / std::int64_t(sizeof(T)))
-        __builtin_prefetch(row[i] + std::min(c, columns - 1), 0, 2);
-  }
 };
 
 /// Where the columns of a panel of a transposed matrix begin, from `row` on; those behind the last one are the last one
@@ -94,7 +88,6 @@ template <class T, class To, class... Sums>
 void pack(const Kernels& kernels, const Matrices& w, std::int64_t b, const Part& p, To* out, Sums... sums) {
   if (!w.transposed) {
     const PartRows<T> rows(w, b, p);
-    if (sizeof(T) == 1) rows.prefetch(p.rows, columns_of(w, p));
     return kernels.interleave(rows.row, int(p.rows), int(columns_of(w, p)), out, sums...);
   }
   for (std::int64_t i = 0; i < p.panels; ++i) {
