@@ -26,10 +26,11 @@ struct Tile {
   std::ptrdiff_t ahead_pitch = 0, ahead_second = 0;  // from row to row; from the first of two lines to the other
 };
 
-/// Where line i of what a group holds lies, if its rows of T are `pitch` bytes apart: four lines, and then one more of each
-/// row, which has its end where it begins inside of a line.
+/// Lines that rows of a group touch: four, and one more of each row, which has its end there if it begins inside of a line.
 template <class T>
 constexpr int kLinesOfGroup = 4 + Panel<T>::kGroup;
+
+/// Where line i of them lies if the rows are `pitch` bytes apart.
 template <class T>
 constexpr std::ptrdiff_t line_of_group(int i, std::ptrdiff_t pitch) {
   constexpr int kLines = kPanel * int(sizeof(T)) / 64;  // of a row
