@@ -130,7 +130,7 @@ def test_profile():
         quantised_product(x, w, y)
     row = found.rows["Product", "matmul"]
     assert (row.count, row.elements, row.operations) == (2, 32, 2 * 32 * 8)
-    assert row.read == 2 * (16 + 64) and row.written == 2 * 64 and row.seconds > 0
+    assert row.read == 2 * (16 + 64) and row.written == 2 * 64
     assert "Product" in str(found)
 
 

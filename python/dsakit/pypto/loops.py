@@ -73,8 +73,6 @@ def _steps(name: str, options: dict[str, Any], places: Any) -> Iterator[tuple[Sy
             value = symint(index)
             value.loop = (first, last)
             state.loops = (*around, Iteration(str(word), index, parallel, number))
-            for observer in state.observers:
-                observer.iteration()
             yield value, count
     finally:
         state.loops = around

@@ -11,10 +11,7 @@ from ..errors import shown
 from ..weights import FractalNZ
 from .dtypes import BF16, OF_WORD, bfloat16
 from .state import refuse
-from .tensor import (
-    Array,
-    text_of,
-)
+from .tensor import Array, text_of
 
 
 def from_numpy(name: str, parameter: str, given: Any) -> tuple[Array, Any]:

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 from .names import TileOpFormat
+from .observing import parameters_of
 from .scalars import SymInt
 from .state import refuse_on_chip, state
 from .tensor import Storage, Tensor, text_of
@@ -50,16 +49,11 @@ FREE = set(
 BY_INPUT = set("sum amax amin argmax argmin prod cumsum var softmax topk argsort transpose permute".split())
 PRODUCTS = {"matmul", "transposed_batchmatmul"}
 NZ_TAKEN = {"view", "reshape", "matmul", "transposed_batchmatmul"}
-_ROWS = 4
-
-
-@cache
-def _parameters(function: Callable[..., Any]) -> list[str]:
-    return list(inspect.signature(function).parameters)
+_RANK = 4
 
 
 def _named(function: Callable[..., Any], args: Any, kwargs: Any) -> dict[str, Any]:
-    return dict(zip(_parameters(function), args)) | kwargs
+    return dict(zip(parameters_of(function), args)) | kwargs
 
 
 def _tensors(given: dict[str, Any]) -> list[tuple[str, Tensor]]:
@@ -75,7 +69,7 @@ def _tensors(given: dict[str, Any]) -> list[tuple[str, Tensor]]:
 def before(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
     given = _named(function, args, kwargs)
     tensors = _tensors(given)
-    most = 5 if name in ("transpose", "permute") else _ROWS
+    most = 5 if name in ("transpose", "permute") else _RANK
     for word, t in tensors:
         if t._format is TileOpFormat.TILEOP_NZ and name not in NZ_TAKEN:
             refuse_on_chip(name, word, "is TILEOP_NZ", "TILEOP_ND (only view, reshape and matmul take NZ)")

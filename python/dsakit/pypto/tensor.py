@@ -22,14 +22,12 @@ Array = np.ndarray[Any, Any]
 class Storage:
     """Memory that several tensors may see. `argument`: its place among those of the kernel."""
 
-    __slots__ = ("argument", "born", "log", "snapshots", "written")
+    __slots__ = ("argument", "snapshots", "written")
 
     def __init__(self, argument: Any = None) -> None:
         self.argument = argument
         self.snapshots: list[weakref.ref[Box]] = []
         self.written = False
-        self.log: Any = None  # debug.Cells, under debug.check
-        self.born = ""
 
 
 class Box:
