@@ -4,20 +4,14 @@
 #include <stdlib.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
-#include <cmath>
 #include <memory>
 
-#include "core/float16.hpp"
 #include "dsakit/error.hpp"
 #include "io/json.hpp"
 
 namespace dsakit::io {
 namespace {
-
-constexpr char kIndexName[] = "model.safetensors.index.json";
-constexpr std::int64_t kBlock = 128;  // rows and columns that share one fp8 scale
 
 [[noreturn]] void refuse(Status status, const std::string& what, const std::string& got, const std::string& wanted,
                          const std::string& why = {}) {
@@ -31,9 +25,9 @@ std::string resolved(const std::string& path) {
 }
 
 /// The shard's path, once its name is known to stay inside the folder.
-std::string shard_path(const std::string& folder, const std::string& name) {
+std::string shard_path(const std::string& folder, const std::string& index, const std::string& name) {
   const auto bad = [&](const std::string& got) {
-    refuse(Status::invalid_path, std::string(kIndexName) + ": " + printable(name), got,
+    refuse(Status::invalid_path, index + ": " + printable(name), got,
            "the name of a file in the folder");
   };
   if (name.empty() || name == "." || name == "..") bad("is no file name");
@@ -45,42 +39,121 @@ std::string shard_path(const std::string& folder, const std::string& name) {
   return path;
 }
 
-/// float of every e4m3 code: sign, 4 exponent bits with bias 7, 3 mantissa bits; 0x7f and 0xff are NaN, nothing is
-/// infinite.
-const std::array<float, 256>& e4m3_values() {
-  static const std::array<float, 256> values = [] {
-    std::array<float, 256> v{};
-    for (int code = 0; code < 256; ++code) {
-      const int exponent = code >> 3 & 15, mantissa = code & 7;
-      const float magnitude =
-          exponent == 0 ? std::ldexp(float(mantissa), -9) : std::ldexp(float(8 + mantissa), exponent - 10);
-      v[code] = (code & 127) == 127 ? NAN : code & 128 ? -magnitude : magnitude;
-    }
-    return v;
-  }();
-  return values;
+constexpr std::string_view kLayers = "model.layers.";
+
+/// The number that `text` begins with and what follows it; -1 if there is none. Too large for 64 bits counts as the
+/// largest.
+std::pair<std::int64_t, std::string_view> leading_number(std::string_view text) {
+  std::int64_t number = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc::invalid_argument) return {-1, text};
+  return {error == std::errc() ? number : INT64_MAX, text.substr(std::size_t(end - text.data()))};
 }
 
-/// Layer number of "model.layers.<n>.<rest>", or -1. A number too large for 64 bits counts as the largest.
-std::int64_t layer_of(const std::string& name) {
-  static constexpr std::string_view kPrefix = "model.layers.";
-  if (name.compare(0, kPrefix.size(), kPrefix) != 0) return -1;
-  std::int64_t layer = -1;
-  const auto [end, error] = std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), layer);
-  if (error == std::errc::result_out_of_range) return INT64_MAX;
-  return error == std::errc() ? layer : -1;
+/// Layer number and rest of "model.layers.<n>.<rest>", or -1.
+std::pair<std::int64_t, std::string_view> layer_of(std::string_view name) {
+  if (!name.starts_with(kLayers)) return {-1, name};
+  auto [layer, rest] = leading_number(name.substr(kLayers.size()));
+  if (layer >= 0 && rest.starts_with('.')) rest.remove_prefix(1);
+  return {layer, rest};
 }
+
+/// Expert number of "mlp.experts.<e>.<rest>" and the rest, or -1.
+std::pair<std::int64_t, std::string_view> expert_of(std::string_view rest) {
+  constexpr std::string_view kExperts = "mlp.experts.";
+  if (!rest.starts_with(kExperts)) return {-1, rest};
+  auto [expert, of_it] = leading_number(rest.substr(kExperts.size()));
+  if (expert >= 0 && of_it.starts_with('.')) of_it.remove_prefix(1);
+  return {expert, of_it};
+}
+
+template <std::size_t n>
+bool is_one_of(std::string_view name, const std::string_view (&names)[n]) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
+constexpr std::string_view kMlpMatrices[] = {"gate_proj", "up_proj", "down_proj"};
+constexpr std::string_view kAttentionMatrices[] = {
+    "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj", "indexer.wq_b", "indexer.wk",
+    "indexer.weights_proj"};
+constexpr std::string_view kVectors[] = {
+    "input_layernorm.weight",      "post_attention_layernorm.weight", "self_attn.q_a_layernorm.weight",
+    "self_attn.kv_a_layernorm.weight", "self_attn.indexer.k_norm.weight", "self_attn.indexer.k_norm.bias"};
+constexpr std::string_view kFused[] = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj"};
+constexpr std::string_view kRouter[] = {"mlp.gate.weight", "mlp.gate.e_score_correction_bias"};
+/// What stands beside a matrix, one way or another.
+constexpr std::string_view kOfMatrix[] = {".weight",      ".weight_scale_inv", ".weight_scale", ".weight_offset",
+                                          ".input_scale", ".input_offset",     ".quant_bias",   ".deq_scale"};
+
+/// Whether `rest` is a part of one of these matrices.
+template <std::size_t n>
+bool is_part_of(std::string_view rest, const std::string_view (&matrices)[n]) {
+  const std::size_t dot = rest.rfind('.');
+  return dot != rest.npos && is_one_of(rest.substr(dot), kOfMatrix) && is_one_of(rest.substr(0, dot), matrices);
+}
+
+/// Whether a rule uses the tensor of this name within a layer.
+bool is_known(std::string_view rest, bool dense) {
+  constexpr std::string_view kAttention = "self_attn.", kMlp = "mlp.", kShared = "mlp.shared_experts.";
+  if (is_one_of(rest, kVectors)) return true;
+  if (rest.starts_with(kAttention)) return is_part_of(rest.substr(kAttention.size()), kAttentionMatrices);
+  if (dense) return rest.starts_with(kMlp) && is_part_of(rest.substr(kMlp.size()), kMlpMatrices);
+  if (is_one_of(rest, kRouter) || is_one_of(rest, kFused)) return true;
+  if (rest.starts_with(kShared)) return is_part_of(rest.substr(kShared.size()), kMlpMatrices);
+  const auto [expert, of_it] = expert_of(rest);
+  return expert >= 0 && is_part_of(of_it, kMlpMatrices);
+}
+
+/// Whether it may be there without being used: the frequencies of a rotary embedding, a bias without effect.
+bool has_no_effect(std::string_view rest, const Place& place) {
+  if (rest.ends_with("rotary_emb.inv_freq")) return true;
+  if (!rest.ends_with(".bias")) return false;
+  const AlignedArray<float> bias = load_floats(place);
+  return std::all_of(bias.begin(), bias.end(), [](float x) { return x == 0; });
+}
+
+/// Keys of quant_model_description.json that are no tensors and change nothing here.
+constexpr std::string_view kAboutTheModel[] = {
+    "model_quant_type", "version",          "group_size",      "metadata",     "kv_quant_type", "kv_cache_type",
+    "fa_quant_type",    "reduce_quant_type", "optional",        "is_rot_model", "quant_method"};
+
+constexpr char kDescription[] = "quant_model_description.json";
 
 }  // namespace
 
-Checkpoint::Checkpoint(const std::string& folder) : folder_(folder), config_(read_config(folder + "/config.json")) {
-  if (exists(folder_ + "/quant_model_description.json"))
-    refuse(Status::unsupported, "quant_model_description.json", "describes weights quantised by msModelSlim",
-           "weights in bf16, f16, f32 or fp8 blocks");
-  const std::string single = folder_ + "/model.safetensors", index = folder_ + "/" + kIndexName;
-  if (!exists(single) && exists(index)) open_shards(index);
-  else files_.emplace_back(single);
+Checkpoint::Checkpoint(const std::string& folder, const CheckpointOptions& options)
+    : folder_(folder), options_(options), config_(read_config(folder + "/config.json")) {
+  if (exists(folder_ + "/" + kDescription)) read_description();
+  open_files();
   check_layer_numbers();
+}
+
+void Checkpoint::read_description() {
+  is_described_ = true;
+  const std::string text = read_json_object(folder_ + "/" + kDescription, Status::invalid_file);
+  Json(text).members([&](const std::string& key, const Json& value) {
+    if (is_one_of(key, kAboutTheModel)) return;
+    if (!value.is_string() || key.find('.') == key.npos)
+      refuse(Status::unsupported, std::string(kDescription) + ": " + printable(key), "is not known",
+             "the types of tensors");
+    description_[key] = value.string();
+  });
+}
+
+void Checkpoint::open_files() {
+  const auto path = [&](const std::string& name) { return folder_ + "/" + name; };
+  const std::string plain = "model.safetensors", slim = "quant_model_weights.safetensors", suffix = ".index.json";
+  if (exists(path(plain + suffix)) && exists(path(slim + suffix)))
+    refuse(Status::conflict, slim + suffix, "is beside " + plain + suffix, "one of the two");
+  for (const std::string& name : {plain, slim}) {
+    if (exists(path(name))) {
+      files_.emplace_back(path(name));
+      return;
+    }
+    index_name_ = name + suffix;
+    if (exists(path(index_name_))) return open_shards(path(index_name_));
+  }
+  files_.emplace_back(path(plain));  // says that it is missing
 }
 
 void Checkpoint::open_shards(const std::string& index) {
@@ -93,40 +166,72 @@ void Checkpoint::open_shards(const std::string& index) {
     if (mapped)
       value.members([&](const std::string& name, const Json& shard) {
         if (!shard.is_string())
-          refuse(Status::invalid_file, std::string(kIndexName) + ": " + printable(name),
+          refuse(Status::invalid_file, index_name_ + ": " + printable(name),
                  "is " + printable(shard.text()), "the name of a file");
         shard_of_[name] = shards.emplace(shard.string(), shards.size()).first->second;
       });
   });
-  if (!mapped) refuse(Status::invalid_file, kIndexName, "has no weight_map", "an object of tensor and file names");
+  if (!mapped) refuse(Status::invalid_file, index_name_, "has no weight_map", "an object of tensor and file names");
 
   std::vector<std::string> paths(shards.size());
-  for (const auto& [name, number] : shards) paths[number] = shard_path(folder_, name);
+  for (const auto& [name, number] : shards) paths[number] = shard_path(folder_, index_name_, name);
   for (const std::string& path : paths) files_.emplace_back(path);
 
   for (const auto& [name, number] : shard_of_)
     if (!files_[number].find(name))
-      refuse(Status::missing_tensor, printable(name), "is missing", "in " + files_[number].file().name(), kIndexName);
+      refuse(Status::missing_tensor, printable(name), "is missing", "in " + files_[number].file().name(), index_name_);
   for (std::size_t number = 0; number < files_.size(); ++number)
     for (const FileTensor& tensor : files_[number].tensors()) {
       const auto at = shard_of_.find(tensor.name);
       if (at == shard_of_.end() || at->second != number)
         refuse(Status::conflict, printable(tensor.name), "is also in " + files_[number].file().name(),
                at == shard_of_.end() ? "no tensor that is not listed" : "only in " + files_[at->second].file().name(),
-               kIndexName);
+               index_name_);
     }
 }
 
 void Checkpoint::check_layer_numbers() const {
   const std::int64_t layers = config_.num_hidden_layers + config_.num_nextn_predict_layers;
+  const auto not_there = [](const SafetensorsFile& file, const FileTensor& tensor, const char* what, std::int64_t count,
+                            const char* key) {
+    refuse(Status::invalid_shape, Place{&file, &tensor}.shown(), std::string("is of ") + what + " that is not there",
+           "0.." + std::to_string(count - 1), std::string("config.json: ") + key);
+  };
   for (const SafetensorsFile& file : files_)
-    for (const FileTensor& tensor : file.tensors())
-      if (layer_of(tensor.name) >= layers)
-        refuse(Status::invalid_shape, file.file().name() + ": " + printable(tensor.name),
-               "is of a layer that is not there", "0.." + std::to_string(layers - 1), "config.json: num_hidden_layers");
+    for (const FileTensor& tensor : file.tensors()) {
+      const auto [layer, rest] = layer_of(tensor.name);
+      if (layer >= layers) not_there(file, tensor, "a layer", layers, "num_hidden_layers");
+      if (layer < 0 || layer >= config_.num_hidden_layers || config_.dense_mlp[layer]) continue;
+      if (expert_of(rest).first >= config_.moe.n_routed_experts)
+        not_there(file, tensor, "an expert", config_.moe.n_routed_experts, "n_routed_experts");
+    }
 }
 
-Checkpoint::Place Checkpoint::find(const std::string& name) const {
+void Checkpoint::require_known_tensors(std::int64_t layer, std::string_view part) const {
+  for (const SafetensorsFile& file : files_)
+    for (const FileTensor& tensor : file.tensors()) {
+      const auto [number, rest] = layer_of(tensor.name);
+      if (number != layer || !rest.starts_with(part) || is_known(rest, config_.dense_mlp[layer])) continue;
+      const Place place{&file, &tensor};
+      if (!has_no_effect(rest, place))
+        refuse(Status::unsupported, place.shown(), "is not used by any rule", "tensors that are known",
+               "it may change the arithmetic");
+    }
+}
+
+std::vector<std::string> Checkpoint::notes() const {
+  if (config_.num_nextn_predict_layers == 0) return {};
+  std::uint64_t bytes = 0;
+  for (const SafetensorsFile& file : files_)
+    for (const FileTensor& tensor : file.tensors())
+      if (layer_of(tensor.name).first >= config_.num_hidden_layers) bytes += tensor.bytes();
+  if (bytes == 0) return {};
+  return {"load: " + printable(folder_) + " has " + std::to_string(config_.num_nextn_predict_layers) +
+          " layers that predict further tokens (num_nextn_predict_layers), " + std::to_string(bytes) +
+          " bytes: they are not loaded"};
+}
+
+Place Checkpoint::find(const std::string& name) const {
   if (shard_of_.empty()) {
     for (const SafetensorsFile& file : files_)
       if (const FileTensor* tensor = file.find(name)) return {&file, tensor};
@@ -137,106 +242,141 @@ Checkpoint::Place Checkpoint::find(const std::string& name) const {
   return {&files_[at->second], files_[at->second].find(name)};
 }
 
-Checkpoint::Place Checkpoint::expect(const std::string& name, const std::vector<std::int64_t>& shape) const {
+Place Checkpoint::expect(const std::string& name, const std::vector<std::int64_t>& shape) const {
   const Place place = find(name);
   const std::string wanted = shape_text(shape.data(), int(shape.size()));
-  if (!place.tensor) refuse(Status::missing_tensor, printable(name), "is missing", "a tensor of shape " + wanted);
+  if (!place) refuse(Status::missing_tensor, printable(name), "is missing", "a tensor of shape " + wanted);
   const FileTensor& t = *place.tensor;
   if (!std::equal(t.shape.begin(), t.shape.begin() + t.rank, shape.begin(), shape.end()))
-    refuse(Status::invalid_shape, place.file->file().name() + ": " + printable(name),
-           "has shape " + shape_text(t.shape.data(), t.rank), wanted, "config.json");
+    refuse(Status::invalid_shape, place.shown(), "has shape " + shape_text(t.shape.data(), t.rank), wanted,
+           "config.json");
   return place;
 }
 
-/// The fp8 scales of a weight [rows, cols]: [ceil(rows / 128), ceil(cols / 128)] in f32, whatever values they have.
-AlignedArray<float> Checkpoint::load_scales(const std::string& name, const Place& weight) const {
-  const std::int64_t rows = weight.tensor->shape[0], cols = weight.tensor->shape[1];
-  if (!has(name))
-    refuse(Status::missing_tensor, printable(name), "is missing", "beside the FP8 weight",
-           "config.json: quantization_config");
-  const Place place = expect(name, {(rows + kBlock - 1) / kBlock, (cols + kBlock - 1) / kBlock});
-  if (place.tensor->type->dtype != DType::f32)
-    refuse(Status::unsupported, place.file->file().name() + ": " + printable(name),
-           std::string("is stored as ") + place.tensor->type->name, "F32");
-  AlignedArray<float> scales(place.tensor->bytes() / sizeof(float));
-  place.file->read(*place.tensor, 0, scales.data(), place.tensor->bytes());
-  return scales;
+/// One number per row, [rows] or [rows, 1].
+Place Checkpoint::expect_column(const std::string& name, std::int64_t rows) const {
+  const Place place = find(name);
+  return place && place.tensor->rank == 1 ? expect(name, {rows}) : expect(name, {rows, 1});
+}
+
+/// The type that quant_model_description.json gives, "" where it gives none.
+std::string Checkpoint::described(const std::string& name) const {
+  const auto at = description_.find(name);
+  return at == description_.end() ? "" : at->second;
+}
+
+WeightFormat Checkpoint::int8_format(const std::string& name, const Place& place) const {
+  if (!is_described_) {
+    if (config_.quantization == Quantization::int8_channels) return WeightFormat::int8;
+    refuse(Status::conflict, printable(name), "is stored as I8", "a description of its scales (quantization_config)");
+  }
+  const std::string type = described(name);
+  if (type == "W8A8_DYNAMIC") return WeightFormat::int8;
+  if (type == "W8A8") {
+    if (options_.dequantise_static) return WeightFormat::int8_static;
+    refuse(Status::unsupported, printable(name.substr(0, name.rfind('.'))), "is W8A8 with static activations",
+           "W8A8_DYNAMIC or FLOAT", "static=\"dequantise\" reads its weights");
+  }
+  refuse(Status::conflict, place.shown(), "is stored as I8", type.empty() ? "an entry in " + std::string(kDescription)
+                                                                          : "floats (" + std::string(kDescription) + ")");
+}
+
+WeightFormat Checkpoint::format_of(const std::string& name, const Place& place) const {
+  const std::string type = described(name);
+  if (!type.empty() && type != "FLOAT" && type != "W8A8_DYNAMIC" && type != "W8A8")
+    refuse(Status::unsupported, printable(name), "is " + printable(type), "FLOAT or W8A8_DYNAMIC");
+  const DType stored = place.tensor->type->dtype;
+  if (stored == DType::i8) return int8_format(name, place);
+  if (stored == DType::f8_e4m3) return WeightFormat::fp8_blocks;
+  if (stored != DType::bf16 && stored != DType::f16 && stored != DType::f32)
+    refuse(Status::unsupported, place.shown(), std::string("is stored as ") + place.tensor->type->name,
+           "BF16, F16, F32, F8_E4M3 or I8");
+  if (!type.empty() && type != "FLOAT")
+    refuse(Status::conflict, place.shown(), std::string("is stored as ") + place.tensor->type->name, "I8",
+           std::string(kDescription) + ": " + type);
+  for (const char* scale : {"_scale_inv", "_scale"})
+    if (has(name + scale))
+      refuse(Status::conflict, printable(name + scale), "scales a weight stored as " + std::string(place.tensor->type->name),
+             scale == std::string("_scale") ? "I8" : "F8_E4M3");
+  return WeightFormat::floating;
+}
+
+StoredMatrix Checkpoint::matrix(const std::string& name, std::int64_t rows, std::int64_t cols) const {
+  const Place found = find(name);
+  StoredMatrix m{.weight = found, .rows = rows, .cols = cols};
+  if (found) m.format = format_of(name, found);  // before the shape: codes of 4 bits have another
+  m.weight = expect(name, {rows, cols});
+  const std::string module = name.substr(0, name.rfind('.'));
+  switch (m.format) {
+    case WeightFormat::floating:
+      break;
+    case WeightFormat::fp8_blocks: {
+      const std::string scale = name + "_scale_inv";
+      if (!has(scale))
+        refuse(Status::missing_tensor, printable(scale), "is missing", "beside the FP8 weight",
+               "config.json: quantization_config");
+      m.scale = expect_scales(scale, rows, cols);
+      break;
+    }
+    case WeightFormat::int8:
+      m.scale = expect_column(name + "_scale", rows);
+      if (has(name + "_offset")) m.offsets = expect_column(name + "_offset", rows);
+      break;
+    case WeightFormat::int8_static:
+      m.scale = expect(module + ".deq_scale", {rows});
+      m.input_scale = expect(module + ".input_scale", {1});
+      if (has(module + ".input_offset")) m.input_offset = expect(module + ".input_offset", {1});
+      if (has(module + ".quant_bias")) m.bias = expect(module + ".quant_bias", {rows});
+      break;
+  }
+  return m;
+}
+
+Place Checkpoint::expect_scales(const std::string& name, std::int64_t rows, std::int64_t cols) const {
+  const Place place = find(name);
+  const std::int64_t wanted[] = {scale_blocks(rows), scale_blocks(cols)};
+  const FileTensor& t = *place.tensor;
+  if (!std::equal(t.shape.begin(), t.shape.begin() + t.rank, wanted, wanted + 2))
+    refuse(Status::invalid_shape, place.shown(), "has shape " + shape_text(t.shape.data(), t.rank),
+           shape_text(wanted, 2), "blocks of 128 x 128");
+  return place;
+}
+
+StoredMatrix Checkpoint::matrix_of_stack(const std::string& name, std::int64_t count, std::int64_t depth,
+                                         std::int64_t index, std::int64_t first, std::int64_t rows,
+                                         std::int64_t cols) const {
+  const Place place = expect(name, {count, depth, cols});
+  if (format_of(name, place) != WeightFormat::floating)
+    refuse(Status::unsupported, place.shown(), std::string("is stored as ") + place.tensor->type->name,
+           "BF16, F16 or F32", "experts in one tensor");
+  return {.weight = place,
+          .offset = std::uint64_t((index * depth + first) * cols * size_of(place.tensor->type->dtype)),
+          .rows = rows,
+          .cols = cols};
 }
 
 template <class T>
-AlignedArray<T> Checkpoint::load(const std::string& name, const std::vector<std::int64_t>& shape) const {
-  const Place place = expect(name, shape);
-  const FileTensor& tensor = *place.tensor;
-  const DType stored = tensor.type->dtype;
-  const std::string shown = place.file->file().name() + ": " + printable(name);
-  const bool fp8 = stored == DType::f8_e4m3 && tensor.rank == 2;
-  if (!fp8 && stored != DType::bf16 && stored != DType::f16 && stored != DType::f32)
-    refuse(Status::unsupported, shown, std::string("is stored as ") + tensor.type->name,
-           "BF16, F16, F32 or, for a matrix, F8_E4M3");
-  const std::string scale_name = name + "_scale_inv";
-  if (!fp8 && has(scale_name))
-    refuse(Status::conflict, printable(scale_name), "scales a weight stored as " + std::string(tensor.type->name),
-           "F8_E4M3");
-  const std::size_t width = std::size_t(size_of(stored)), count = tensor.bytes() / width;
-  require_memory(shown, count * sizeof(T), memory_limit());
-  const AlignedArray<float> scales = fp8 ? load_scales(scale_name, place) : AlignedArray<float>();
-
-  AlignedArray<T> out(count);
-  if (stored == dtype_of<T>) {
-    place.file->read(tensor, 0, out.data(), tensor.bytes());
-    return out;
-  }
-  constexpr std::size_t kPiece = 1 << 18;  // elements converted at a time
-  AlignedArray<std::byte> piece(std::min(count, kPiece) * width);
-  const std::size_t cols = std::size_t(shape.back()), scale_cols = (cols + kBlock - 1) / kBlock;
-  std::size_t row = 0, col = 0;
-  for (std::size_t from = 0; from < count; from += kPiece) {
-    const std::size_t n = std::min(kPiece, count - from);
-    place.file->read(tensor, from * width, piece.data(), n * width);
-    const auto convert = [&](const auto* in) {
-      for (std::size_t i = 0; i < n; ++i) out[from + i] = round_to<T>(to_float(in[i]));
-    };
-    switch (stored) {
-      case DType::bf16:
-        convert(reinterpret_cast<const bf16*>(piece.data()));
-        break;
-      case DType::f16:
-        convert(reinterpret_cast<const f16*>(piece.data()));
-        break;
-      case DType::f32:
-        convert(reinterpret_cast<const float*>(piece.data()));
-        break;
-      default:
-        for (std::size_t i = 0; i < n; ++i) {
-          const float code = e4m3_values()[std::to_integer<int>(piece[i])];
-          if (code != code)
-            throw Error(Status::invalid_file, "load", shown,
-                        "[" + std::to_string(row) + "][" + std::to_string(col) + "]", "is NaN", "a number", "", "NAN");
-          out[from + i] = round_to<T>(code * scales[row / kBlock * scale_cols + col / kBlock]);
-          if (++col == cols) col = 0, ++row;
-        }
-    }
-  }
-  return out;
+AlignedArray<T> Checkpoint::load_vector(const std::string& name, std::int64_t size) const {
+  const Place place = expect(name, {size});
+  const StoredMatrix vector{.weight = place, .rows = 1, .cols = size, .format = format_of(name, place)};
+  if (vector.format != WeightFormat::floating)
+    refuse(Status::unsupported, place.shown(), std::string("is stored as ") + place.tensor->type->name,
+           "BF16, F16 or F32");
+  if constexpr (sizeof(T) == 2) return load_bf16(vector);
+  else return load_f32(vector);
 }
 
 AlignedArray<bf16> Checkpoint::load_matrix_bf16(const std::string& name, std::int64_t rows, std::int64_t cols) const {
-  return load<bf16>(name, {rows, cols});
+  return load_bf16(matrix(name, rows, cols));
 }
 AlignedArray<float> Checkpoint::load_matrix_f32(const std::string& name, std::int64_t rows, std::int64_t cols) const {
-  return load<float>(name, {rows, cols});
+  return load_f32(matrix(name, rows, cols));
 }
 AlignedArray<bf16> Checkpoint::load_vector_bf16(const std::string& name, std::int64_t size) const {
-  return load<bf16>(name, {size});
+  return load_vector<bf16>(name, size);
 }
 AlignedArray<float> Checkpoint::load_vector_f32(const std::string& name, std::int64_t size) const {
-  return load<float>(name, {size});
-}
-
-void Checkpoint::require_memory_for_all() const {
-  std::uint64_t sum = 0;
-  for (const SafetensorsFile& file : files_) sum += file.data_bytes();
-  require_memory(printable(folder_), sum, memory_limit());
+  return load_vector<float>(name, size);
 }
 
 }  // namespace dsakit::io

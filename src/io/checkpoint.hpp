@@ -4,31 +4,43 @@
 #include <deque>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dsakit/tensor.hpp"
 #include "io/aligned_array.hpp"
 #include "io/config.hpp"
 #include "io/safetensors.hpp"
+#include "io/stored_matrix.hpp"
 
 namespace dsakit::io {
 
+/// What a caller may ask for in place of a refusal.
+struct CheckpointOptions {
+  bool dequantise_static = false;  // reads the weights of W8A8 with static activations
+};
+
 /// A folder in Hugging Face layout: config.json beside model.safetensors, or beside model.safetensors.index.json and
-/// the shards it names (as transformers does, the single file wins). Every tensor is in exactly one shard, the one
-/// named.
+/// the shards it names (as transformers does, the single file wins); or as msModelSlim names them,
+/// quant_model_weights.*, with quant_model_description.json. Every tensor is in exactly one shard, the one named.
 ///
-/// Opening it reads config.json, the index and the headers. The load functions read one tensor each and convert it
-/// with one rounding; BF16, F16, F32 and e4m3 blocks of 128 x 128 (multiplied by <name>_scale_inv) are what a weight
-/// may be stored as. Missing: MISSING_TENSOR; another shape: INVALID_SHAPE; another type: UNSUPPORTED; all name the
-/// tensor.
+/// Opening it reads config.json, the index, the description and the headers. Matrices may be stored in any
+/// WeightFormat, vectors as floats; each tensor is converted with one rounding. Missing: MISSING_TENSOR; another shape:
+/// INVALID_SHAPE; another type: UNSUPPORTED; parts that contradict each other: CONFLICT; all name the tensor.
 class Checkpoint {
  public:
-  explicit Checkpoint(const std::string& folder);
+  explicit Checkpoint(const std::string& folder, const CheckpointOptions& options = {});
 
   const std::string& folder() const { return folder_; }
   const ModelConfig& config() const { return config_; }
   const std::deque<SafetensorsFile>& files() const { return files_; }
-  bool has(const std::string& name) const { return find(name).tensor != nullptr; }
+  bool has(const std::string& name) const { return bool(find(name)); }
+
+  /// "<module>.weight" [rows, cols]; nothing of it is read yet.
+  StoredMatrix matrix(const std::string& name, std::int64_t rows, std::int64_t cols) const;
+  /// Rows first .. first + rows of matrix `index` of floats [count, depth, cols].
+  StoredMatrix matrix_of_stack(const std::string& name, std::int64_t count, std::int64_t depth, std::int64_t index,
+                               std::int64_t first, std::int64_t rows, std::int64_t cols) const;
 
   /// Row-major [rows, cols].
   AlignedArray<bf16> load_matrix_bf16(const std::string& name, std::int64_t rows, std::int64_t cols) const;
@@ -36,26 +48,34 @@ class Checkpoint {
   AlignedArray<bf16> load_vector_bf16(const std::string& name, std::int64_t size) const;
   AlignedArray<float> load_vector_f32(const std::string& name, std::int64_t size) const;
 
-  /// For those who will load everything: OUT_OF_MEMORY now, if all tensors together are more than DSAKIT_MEM_LIMIT.
-  /// Each load checks its own tensor in any case.
-  void require_memory_for_all() const;
+  /// UNSUPPORTED by name, if layer `layer` has a tensor under `part` ("self_attn."; "": all) that no rule uses, since it
+  /// may change the arithmetic: biases that are not zero among them.
+  void require_known_tensors(std::int64_t layer, std::string_view part) const;
+  /// What is not used although it is there.
+  std::vector<std::string> notes() const;
 
  private:
-  struct Place {
-    const SafetensorsFile* file = nullptr;
-    const FileTensor* tensor = nullptr;
-  };
+  void read_description();
+  void open_files();
   void open_shards(const std::string& index);
   void check_layer_numbers() const;
   Place find(const std::string& name) const;
   Place expect(const std::string& name, const std::vector<std::int64_t>& shape) const;
+  Place expect_scales(const std::string& name, std::int64_t rows, std::int64_t cols) const;
+  Place expect_column(const std::string& name, std::int64_t rows) const;
+  WeightFormat format_of(const std::string& name, const Place&) const;
+  WeightFormat int8_format(const std::string& name, const Place&) const;
+  std::string described(const std::string& name) const;
   template <class T>
-  AlignedArray<T> load(const std::string& name, const std::vector<std::int64_t>& shape) const;
-  AlignedArray<float> load_scales(const std::string& name, const Place& weight) const;
+  AlignedArray<T> load_vector(const std::string& name, std::int64_t size) const;
 
   std::string folder_;
+  CheckpointOptions options_;
   ModelConfig config_;
+  std::map<std::string, std::string, std::less<>> description_;  // types by tensor, of msModelSlim
+  bool is_described_ = false;
   std::deque<SafetensorsFile> files_;
+  std::string index_name_;
   std::map<std::string, std::size_t, std::less<>> shard_of_;  // of the index; empty for a single file
 };
 

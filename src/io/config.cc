@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "dsakit/error.hpp"
 #include "io/file.hpp"
@@ -25,7 +26,8 @@ class Fields {
     std::size_t members = 0;
     object.members([&](const std::string& key, const Json& value) {
       if (++members > kMaxMembers) invalid("", "has too many members", "at most " + std::to_string(kMaxMembers));
-      if (!value.is_null()) members_.emplace(key, value);
+      if (value.is_null()) nulls_.insert(key);
+      else members_.emplace(key, value);
     });
   }
 
@@ -40,10 +42,17 @@ class Fields {
     invalid(key, value ? "is " + printable(value->text()) : "is missing", wanted, status);
   }
 
+  std::vector<std::string> names() const {
+    std::vector<std::string> all;
+    for (const auto& member : members_) all.push_back(member.first);
+    return all;
+  }
   std::optional<Json> find(const std::string& key) const {
     const auto at = members_.find(key);
     return at == members_.end() ? std::nullopt : std::optional(at->second);
   }
+
+  bool has_null(const std::string& key) const { return nulls_.contains(key); }
 
   std::int64_t integer(const std::string& key, std::int64_t least = 1, std::int64_t most = kMaxInt) const {
     const auto value = find(key) ? find(key)->plain_integer() : std::nullopt;
@@ -63,12 +72,12 @@ class Fields {
   double positive_or(double absent, const std::string& key) const {
     return find(key) ? number(key, "a number above 0", [](double x) { return x > 0; }) : absent;
   }
-  bool flag_or(bool absent, const std::string& key) const {
-    if (!find(key)) return absent;
-    const auto value = find(key)->boolean();
+  bool flag(const std::string& key) const {
+    const auto value = find(key) ? find(key)->boolean() : std::nullopt;
     if (!value) is_not(key, "true or false");
     return *value;
   }
+  bool flag_or(bool absent, const std::string& key) const { return find(key) ? flag(key) : absent; }
   std::string string_or(const std::string& absent, const std::string& key) const {
     if (!find(key)) return absent;
     if (!find(key)->is_string()) is_not(key, "a string");
@@ -97,6 +106,7 @@ class Fields {
  private:
   std::string file_, prefix_;
   std::map<std::string, Json> members_;
+  std::set<std::string> nulls_;
 };
 
 /// rope_parameters (theta inside) or, older, rope_scaling beside rope_theta.
@@ -165,21 +175,74 @@ std::vector<bool> read_dense_mlp(const Fields& config, std::int64_t layers) {
   return dense;
 }
 
-/// True for fp8 blocks; other methods are refused.
-bool read_quantization(const Fields& config) {
-  if (!config.find("quantization_config")) return false;
+/// What decides which experts a token meets has no default: a guess would be another model.
+MoeConfig read_moe(const Fields& config) {
+  MoeConfig m;
+  const std::int64_t experts = m.n_routed_experts = config.integer("n_routed_experts");
+  const std::string of_experts = " of " + std::to_string(experts) + " (n_routed_experts)";
+  m.moe_intermediate_size = config.integer("moe_intermediate_size");
+  m.n_shared_experts = config.integer_or(0, "n_shared_experts", 0);
+  m.n_group = config.integer("n_group");
+  if (experts % m.n_group != 0) config.is_not("n_group", "a divisor" + of_experts);
+  const std::int64_t size = experts / m.n_group;
+  if (m.n_group > 1 && size < 2) config.is_not("n_group", "groups of at least 2" + of_experts);
+  m.topk_group = config.integer("topk_group", 1, m.n_group);
+  m.num_experts_per_tok = config.integer("num_experts_per_tok", 1, m.topk_group * size);
+  m.routed_scaling_factor = config.number("routed_scaling_factor", "a number above 0", [](double x) { return x > 0; });
+  m.norm_topk_prob = config.flag("norm_topk_prob");
+  if (config.string_or("sigmoid", "scoring_func") != "sigmoid")
+    config.is_not("scoring_func", "sigmoid", Status::unsupported);
+  if (config.string_or("noaux_tc", "topk_method") != "noaux_tc")
+    config.is_not("topk_method", "noaux_tc", Status::unsupported);
+  if (m.n_shared_experts > kMaxInt / m.moe_intermediate_size)
+    config.is_not("n_shared_experts", "a width of at most " + std::to_string(kMaxInt) + " together");
+  return m;
+}
+
+void read_fp8(const Fields& fp8) {
+  if (fp8.string_or("e4m3", "fmt") != "e4m3") fp8.is_not("fmt", "e4m3");
+  if (fp8.string_or("dynamic", "activation_scheme") != "dynamic") fp8.is_not("activation_scheme", "dynamic");
+  std::vector<std::int64_t> block;
+  if (const auto size = fp8.find("weight_block_size"); size && size->is_array())
+    size->items([&](const Json& n) { block.push_back(n.plain_integer().value_or(0)); });
+  if (block != std::vector<std::int64_t>{128, 128}) fp8.is_not("weight_block_size", "[128, 128]");
+}
+
+/// One of the two halves of a scheme of compressed-tensors.
+void read_scheme(const Fields& group, const std::string& key, const std::string& strategy, bool dynamic) {
+  if (!group.find(key)) group.is_not(key, "8-bit integers by " + strategy, Status::unsupported);
+  const Fields half = group.object(key);
+  if (half.integer("num_bits") != 8) half.is_not("num_bits", "8", Status::unsupported);
+  if (half.string_or("int", "type") != "int") half.is_not("type", "int", Status::unsupported);
+  if (half.string_or("", "strategy") != strategy) half.is_not("strategy", strategy, Status::unsupported);
+  if (!half.flag_or(true, "symmetric")) half.is_not("symmetric", "true", Status::unsupported);
+  if (half.flag_or(false, "dynamic") != dynamic)
+    half.is_not("dynamic", dynamic ? "true" : "false", Status::unsupported);
+}
+
+void read_compressed_tensors(const Fields& quantization) {
+  if (quantization.string_or("", "format") != "int-quantized")
+    quantization.is_not("format", "\"int-quantized\"", Status::unsupported);
+  if (!quantization.find("config_groups")) quantization.is_not("config_groups", "the schemes of the weights");
+  const Fields groups = quantization.object("config_groups");
+  for (const std::string& name : groups.names()) {
+    const Fields group = groups.object(name);
+    read_scheme(group, "weights", "channel", false);
+    read_scheme(group, "input_activations", "token", true);
+  }
+}
+
+Quantization read_quantization(const Fields& config) {
+  if (!config.find("quantization_config")) return Quantization::none;
   const Fields quantization = config.object("quantization_config");
   const std::string method = quantization.string_or("", "quant_method");
-  if (method == "compressed-tensors") quantization.is_not("quant_method", "fp8", Status::unsupported);
-  if (method != "fp8") quantization.is_not("quant_method", "fp8");
-  if (quantization.string_or("e4m3", "fmt") != "e4m3") quantization.is_not("fmt", "e4m3");
-  if (quantization.string_or("dynamic", "activation_scheme") != "dynamic")
-    quantization.is_not("activation_scheme", "dynamic");
-  std::vector<std::int64_t> block;
-  if (const auto size = quantization.find("weight_block_size"); size && size->is_array())
-    size->items([&](const Json& n) { block.push_back(n.plain_integer().value_or(0)); });
-  if (block != std::vector<std::int64_t>{128, 128}) quantization.is_not("weight_block_size", "[128, 128]");
-  return true;
+  if (method == "fp8") {
+    read_fp8(quantization);
+    return Quantization::fp8_blocks;
+  }
+  if (method != "compressed-tensors") quantization.is_not("quant_method", "fp8 or compressed-tensors");
+  read_compressed_tensors(quantization);
+  return Quantization::int8_channels;
 }
 
 }  // namespace
@@ -190,14 +253,17 @@ ModelConfig read_config(const std::string& path) {
   ModelConfig c{};
 
   c.model_type = config.string_or("", "model_type");
-  const bool glm = c.model_type == "glm_moe_dsa";
-  if (!glm && c.model_type != "deepseek_v32") config.is_not("model_type", "deepseek_v32 or glm_moe_dsa");
+  const bool glm = c.model_type == "glm_moe_dsa", may_score = glm || c.model_type == "deepseek_v32";
+  if (!may_score && c.model_type != "deepseek_v3" && c.model_type != "kimi_k2")
+    config.is_not("model_type", "deepseek_v32, glm_moe_dsa, deepseek_v3 or kimi_k2");
   c.vocab_size = config.integer("vocab_size");
   c.hidden_size = config.integer("hidden_size");
   c.intermediate_size = config.integer("intermediate_size");
   c.num_hidden_layers = config.integer("num_hidden_layers", 1, kMaxLayers);
   c.num_nextn_predict_layers = config.integer_or(0, "num_nextn_predict_layers", 0);
   c.num_attention_heads = config.integer("num_attention_heads");
+  if (config.has_null("q_lora_rank"))
+    config.invalid("q_lora_rank", "is null", "a rank (queries without one are not computed)", Status::unsupported);
   c.q_lora_rank = config.integer("q_lora_rank");
   c.kv_lora_rank = config.integer("kv_lora_rank");
   c.qk_nope_head_dim = config.integer("qk_nope_head_dim");
@@ -215,6 +281,7 @@ ModelConfig read_config(const std::string& path) {
 
   c.full_indexer.resize(c.num_hidden_layers);
   if (config.find("index_topk") || config.find("index_n_heads") || config.find("index_head_dim")) {
+    if (!may_score) config.is_not("model_type", "deepseek_v32 or glm_moe_dsa (there is an indexer)");
     c.index_n_heads = config.integer("index_n_heads");
     c.index_head_dim = config.integer("index_head_dim");
     c.index_topk = config.integer("index_topk");
@@ -224,6 +291,7 @@ ModelConfig read_config(const std::string& path) {
     c.full_indexer = read_full_indexer(config, c.num_hidden_layers);
   }
   c.dense_mlp = read_dense_mlp(config, c.num_hidden_layers);
+  if (std::find(c.dense_mlp.begin(), c.dense_mlp.end(), false) != c.dense_mlp.end()) c.moe = read_moe(config);
 
   c.rope = read_rope(config, c.max_position_embeddings);
   c.rope_interleave = config.flag_or(true, "rope_interleave");
@@ -232,7 +300,7 @@ ModelConfig read_config(const std::string& path) {
   if (config.string_or("silu", "hidden_act") != "silu") config.is_not("hidden_act", "silu");
   for (const char* bias : {"attention_bias", "mlp_bias"})
     if (config.flag_or(false, bias)) config.is_not(bias, "false (bias tensors are not computed)");
-  c.fp8_blocks = read_quantization(config);
+  c.quantization = read_quantization(config);
   return c;
 }
 

@@ -130,7 +130,6 @@ TEST_F(Sharded, MemoryLimit) {
   const Checkpoint checkpoint(folder.path());
   ::setenv("DSAKIT_MEM_LIMIT", "20", 1);
   EXPECT_EQ(checkpoint.load_matrix_bf16("a", 2, 3).size(), 6u);
-  expect_refusal(Status::out_of_memory, {"56"}, [&] { checkpoint.require_memory_for_all(); });
   ::setenv("DSAKIT_MEM_LIMIT", "11", 1);
   expect_refusal(Status::out_of_memory, {"a needs 12 bytes, wanted at most 11"},
                  [&] { checkpoint.load_matrix_bf16("a", 2, 3); });
@@ -146,11 +145,6 @@ TEST_F(Sharded, LayerNumbers) {
   refused(Status::invalid_shape, {"wanted 0..4"});
 }
 
-TEST_F(Sharded, OtherQuantisationsAreNamed) {
-  folder.write("quant_model_description.json", "{}");
-  refused(Status::unsupported, {"msModelSlim"});
-}
-
 TEST_F(Sharded, StoredTypes) {
   std::vector<bf16> b{{0x3f80}, {0x7fc0}, {0x0001}};
   std::vector<f16> h{{0x3c01}, {0x0001}, {0xfbff}};
@@ -164,7 +158,8 @@ TEST_F(Sharded, StoredTypes) {
     EXPECT_EQ(std::bit_cast<std::uint32_t>(checkpoint.load_vector_f32("h", 3)[n]),
               std::bit_cast<std::uint32_t>(to_float(h[n])));
   }
-  expect_refusal(Status::unsupported, {"i is stored as I8"}, [&] { checkpoint.load_vector_bf16("i", 3); });
+  expect_refusal(Status::conflict, {"i is stored as I8, wanted a description of its scales (quantization_config)"},
+                 [&] { checkpoint.load_vector_bf16("i", 3); });
 }
 
 TEST_F(Sharded, Fp8Blocks) {
@@ -192,13 +187,16 @@ TEST_F(Sharded, Fp8Blocks) {
     }
   const auto load = [&](const Checkpoint& c) { c.load_matrix_bf16("w", kRows, kCols); };
   expect_refusal(Status::missing_tensor, {"w_scale_inv is missing"}, [&] { load(write({{"w", weight}})); });
-  expect_refusal(Status::invalid_shape, {"w_scale_inv has shape [1, 40], wanted [2, 20]"}, [&] {
+  expect_refusal(Status::invalid_shape, {"w_scale_inv has shape [1, 40], wanted [2, 20] (blocks of 128 x 128)"}, [&] {
     load(write({{"w", weight}, {"w_scale_inv", tensor(scales.data(), {1, 2 * kScaleCols})}}));
   });
-  std::vector<bf16> half(2 * kScaleCols);
-  expect_refusal(Status::unsupported, {"w_scale_inv is stored as BF16"}, [&] {
-    load(write({{"w", weight}, {"w_scale_inv", tensor(half.data(), {2, kScaleCols})}}));
+  std::vector<std::int32_t> integers(2 * kScaleCols);
+  expect_refusal(Status::unsupported, {"w_scale_inv is stored as I32"}, [&] {
+    load(write({{"w", weight}, {"w_scale_inv", tensor(integers.data(), {2, kScaleCols})}}));
   });
+  std::vector<bf16> half(2 * kScaleCols, to_bf16(0.3f));
+  const Checkpoint narrow = write({{"w", weight}, {"w_scale_inv", tensor(half.data(), {2, kScaleCols})}});
+  EXPECT_EQ(load_fp8(narrow.matrix("w", kRows, kCols)).scales[3], to_float(to_bf16(0.3f)));
   std::vector<float> floats(kRows * kCols);
   expect_refusal(Status::conflict, {"w_scale_inv", "F32"}, [&] {
     load(write({{"w", tensor(floats.data(), {kRows, kCols})}, {"w_scale_inv", scale}}));
@@ -207,6 +205,178 @@ TEST_F(Sharded, Fp8Blocks) {
   expect_refusal(Status::invalid_file, {"w[129][2] is NaN", "[NAN]"}, [&] {
     load(write({{"w", weight}, {"w_scale_inv", scale}}));
   });
+}
+
+/// Codes of 8 bits with a scale per row, as two programs write them.
+class Int8 : public Sharded {
+ protected:
+  static constexpr std::int64_t kRows = 3, kCols = 4;
+
+  using Tensors = std::vector<std::pair<std::string, Tensor>>;
+  Checkpoint write(Tensors tensors, const CheckpointOptions& options = {}) {
+    std::filesystem::remove(folder / "model.safetensors.index.json");
+    write_safetensors(folder / "model.safetensors", tensors);
+    return Checkpoint(folder.path(), options);
+  }
+  void describe_as(const std::string& text) { folder.write("quant_model_description.json", text); }
+  StoredMatrix matrix(const Checkpoint& c) const { return c.matrix("m.weight", kRows, kCols); }
+
+  const Tensor weight() const { return tensor(codes.data(), {kRows, kCols}); }
+  const Tensor scale() const { return tensor(scales.data(), {kRows, 1}); }
+
+  std::vector<std::int8_t> codes{1, -2, 3, 127, 0, 0, 0, 0, -127, 5, 6, 7};
+  std::vector<float> scales{0.5f, 2, 0.1f}, zeros = std::vector<float>(3);
+};
+
+TEST_F(Int8, CompressedTensors) {
+  folder.write("config.json",
+               config_text({{"quantization_config", R"({"quant_method":"compressed-tensors","format":"int-quantized",
+      "config_groups":{"group_0":{"weights":{"num_bits":8,"strategy":"channel"},
+                                  "input_activations":{"num_bits":8,"strategy":"token","dynamic":true}}}})"}}));
+  const Checkpoint whole = write({{"m.weight", weight()}, {"m.weight_scale", scale()}});
+  EXPECT_EQ(matrix(whole).format, WeightFormat::int8);
+  const Int8Matrix loaded = load_int8(matrix(whole));
+  EXPECT_EQ(std::memcmp(loaded.codes.data(), codes.data(), 12), 0);
+  EXPECT_EQ(std::memcmp(loaded.scales.data(), scales.data(), 12), 0);
+  EXPECT_EQ(load_bf16(matrix(whole))[8].bits, to_bf16(-127 * 0.1f).bits);
+  const Checkpoint flat = write({{"m.weight", weight()}, {"m.weight_scale", tensor(scales.data(), {kRows})}});
+  EXPECT_EQ(load_int8(matrix(flat)).scales[1], 2);
+
+  expect_refusal(Status::missing_tensor, {"m.weight_scale is missing"}, [&] { matrix(write({{"m.weight", weight()}})); });
+  expect_refusal(Status::invalid_shape, {"m.weight_scale has shape [1, 3], wanted [3, 1]"}, [&] {
+    matrix(write({{"m.weight", weight()}, {"m.weight_scale", tensor(scales.data(), {1, kRows})}}));
+  });
+  const std::vector<float> floats(12);
+  expect_refusal(Status::conflict, {"m.weight_scale scales a weight stored as F32, wanted I8"}, [&] {
+    matrix(write({{"m.weight", tensor(floats.data(), {kRows, kCols})}, {"m.weight_scale", scale()}}));
+  });
+}
+
+TEST_F(Int8, WithoutADescription) {
+  expect_refusal(Status::conflict, {"m.weight is stored as I8, wanted a description of its scales (quantization_config)"},
+                 [&] { matrix(write({{"m.weight", weight()}, {"m.weight_scale", scale()}})); });
+}
+
+TEST_F(Int8, DynamicOfMsModelSlim) {
+  describe_as(R"({"model_quant_type":"W8A8_DYNAMIC","version":"1.0.0","m.weight":"W8A8_DYNAMIC",
+                  "m.weight_scale":"W8A8_DYNAMIC","m.weight_offset":"W8A8_DYNAMIC","f.weight":"FLOAT"})");
+  const Tensors tensors{
+      {"m.weight", weight()}, {"m.weight_scale", scale()}, {"m.weight_offset", tensor(zeros.data(), {kRows, 1})}};
+  EXPECT_EQ(load_int8(matrix(write(tensors))).scales[2], 0.1f);
+  zeros[2] = 1;
+  expect_refusal(Status::unsupported, {"m.weight_offset[2] is 1", "wanted 0"}, [&] { load_int8(matrix(write(tensors))); });
+  expect_refusal(Status::conflict, {"is stored as F32, wanted I8"}, [&] {
+    matrix(write({{"m.weight", tensor(scales.data(), {kRows, 1})}}));
+  });
+  describe_as(R"({"m.weight":"W4A8_DYNAMIC"})");
+  expect_refusal(Status::unsupported, {"load: m.weight is W4A8_DYNAMIC, wanted FLOAT or W8A8_DYNAMIC"},
+                 [&] { matrix(write(tensors)); });
+  describe_as(R"({"m.weight":"FLOAT"})");
+  expect_refusal(Status::conflict, {"m.weight is stored as I8, wanted floats"}, [&] { matrix(write(tensors)); });
+  describe_as("{}");
+  expect_refusal(Status::conflict, {"wanted an entry in quant_model_description.json"}, [&] { matrix(write(tensors)); });
+  describe_as(R"({"surprise":1})");
+  expect_refusal(Status::unsupported, {"quant_model_description.json: surprise"}, [&] { write(tensors); });
+}
+
+TEST_F(Int8, StaticOfMsModelSlim) {
+  describe_as(R"({"m.weight":"W8A8","m.quant_bias":"W8A8"})");
+  const std::vector<float> input{0.25f}, offset{3};
+  std::vector<std::int32_t> bias{-3 * 129, 0, -3 * (-127 + 18)};
+  const Tensors tensors{{"m.weight", weight()},
+                        {"m.deq_scale", tensor(scales.data(), {kRows})},
+                        {"m.input_scale", tensor(input.data(), {1})},
+                        {"m.input_offset", tensor(offset.data(), {1})},
+                        {"m.quant_bias", tensor(bias.data(), {kRows})}};
+  expect_refusal(Status::unsupported,
+                 {"load: m is W8A8 with static activations, wanted W8A8_DYNAMIC or FLOAT (static=\"dequantise\" reads its "
+                  "weights)"},
+                 [&] { matrix(write(tensors)); });
+  const CheckpointOptions dequantise{.dequantise_static = true};
+  EXPECT_EQ(load_bf16(matrix(write(tensors, dequantise)))[8].bits, to_bf16(-127 * (0.1f / 0.25f)).bits);
+  std::vector<std::int64_t> patterns;
+  for (const float s : scales) patterns.push_back(std::bit_cast<std::int32_t>(s));
+  Tensors fp16 = tensors;
+  fp16[1].second = tensor(patterns.data(), {kRows});
+  EXPECT_EQ(load_bf16(matrix(write(fp16, dequantise)))[0].bits, to_bf16(0.5f / 0.25f).bits);
+  bias[1] = 2;
+  expect_refusal(Status::unsupported, {"m.quant_bias[1] hides a bias"},
+                 [&] { load_bf16(matrix(write(tensors, dequantise))); });
+}
+
+TEST_F(Int8, NamesOfMsModelSlim) {
+  describe_as(R"({"m.weight":"FLOAT"})");
+  std::filesystem::rename(folder / "model.safetensors.index.json", folder / "quant_model_weights.safetensors.index.json");
+  EXPECT_TRUE(Checkpoint(folder.path()).has("c"));
+  index(R"("c":"two.safetensors")");
+  refused(Status::conflict, {"quant_model_weights.safetensors.index.json is beside model.safetensors.index.json"});
+}
+
+/// Four layers, the last three with eight experts.
+class Layers : public Sharded {
+ protected:
+  void SetUp() override {
+    Sharded::SetUp();
+    folder.write("config.json",
+                 config_text({{"n_routed_experts", "8"}, {"num_experts_per_tok", "2"}, {"moe_intermediate_size", "24"},
+                              {"n_group", "4"}, {"topk_group", "2"}, {"first_k_dense_replace", "1"},
+                              {"routed_scaling_factor", "2.5"}, {"norm_topk_prob", "true"},
+                              {"num_nextn_predict_layers", "1"}}));
+  }
+  Checkpoint with(const std::string& name) {
+    write_safetensors(folder / "model.safetensors", {{name, tensor(data.data(), {4})}});
+    return Checkpoint(folder.path());
+  }
+};
+
+TEST_F(Layers, TensorsThatNoRuleUses) {
+  for (const char* name : {"self_attn.q_a_proj.weight", "self_attn.q_a_proj.deq_scale", "input_layernorm.weight",
+                           "self_attn.indexer.k_norm.bias", "self_attn.rotary_emb.inv_freq"})
+    for (const int layer : {0, 1}) {
+      const Checkpoint c = with("model.layers." + std::to_string(layer) + "." + name);
+      EXPECT_NO_THROW(c.require_known_tensors(layer, "")) << name;
+    }
+  EXPECT_NO_THROW(with("model.layers.0.mlp.up_proj.weight_scale").require_known_tensors(0, ""));
+  for (const char* name : {"mlp.gate.weight", "mlp.gate.e_score_correction_bias", "mlp.experts.7.up_proj.weight",
+                           "mlp.experts.7.up_proj.weight_scale_inv", "mlp.experts.gate_up_proj",
+                           "mlp.shared_experts.down_proj.weight"})
+    EXPECT_NO_THROW(with(std::string("model.layers.1.") + name).require_known_tensors(1, "")) << name;
+
+  for (const char* name : {"mlp.gate.weight", "mlp.experts.1.up_proj.weight", "self_attn.q_proj.weight",
+                           "self_attn.div.mul_scale", "input_layernorm.bias", "self_attn.o_proj.scale"}) {
+    const Checkpoint c = with(std::string("model.layers.0.") + name);
+    expect_refusal(Status::unsupported, {name, "is not used by any rule"}, [&] { c.require_known_tensors(0, ""); });
+    EXPECT_NO_THROW(c.require_known_tensors(1, "")) << "another layer";
+  }
+  EXPECT_NO_THROW(with("model.layers.0.input_layernorm.bias").require_known_tensors(0, "self_attn.")) << "another part";
+  data.assign(6, 0);
+  EXPECT_NO_THROW(with("model.layers.0.input_layernorm.bias").require_known_tensors(0, "")) << "it is zero";
+}
+
+TEST_F(Layers, ExpertsThatAreNotThere) {
+  EXPECT_NO_THROW(with("model.layers.1.mlp.experts.7.up_proj.weight"));
+  expect_refusal(
+      Status::invalid_shape,
+      {"model.safetensors: model.layers.1.mlp.experts.8.up_proj.weight is of an expert that is not there, wanted 0..7"},
+      [&] { with("model.layers.1.mlp.experts.8.up_proj.weight"); });
+}
+
+TEST_F(Layers, LayersBehindTheLastAreNoted) {
+  EXPECT_TRUE(with("model.norm.weight").notes().empty());
+  const std::vector<std::string> notes = with("model.layers.4.eh_proj.weight").notes();
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("num_nextn_predict_layers), 16 bytes: they are not loaded"), std::string::npos) << notes[0];
+}
+
+TEST_F(Sharded, MatricesOfAStack) {
+  std::vector<float> stack(2 * 4 * 3);
+  for (std::size_t i = 0; i < stack.size(); ++i) stack[i] = float(i);
+  write_safetensors(folder / "model.safetensors", {{"s", tensor(stack.data(), {2, 4, 3})}});
+  const Checkpoint checkpoint(folder.path());
+  const auto rows = load_bf16(checkpoint.matrix_of_stack("s", 2, 4, 1, 2, 2, 3));
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(rows[i].bits, to_bf16(float(12 + 6 + i)).bits);
+  expect_refusal(Status::invalid_shape, {"s has shape [2, 4, 3], wanted [3, 4, 3]"},
+                 [&] { checkpoint.matrix_of_stack("s", 3, 4, 1, 2, 2, 3); });
 }
 
 }  // namespace

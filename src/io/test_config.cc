@@ -36,7 +36,8 @@ TEST(Config, PlainModel) {
   EXPECT_TRUE(c.rope_interleave);
   EXPECT_FALSE(c.indexer_rope_interleave);
   EXPECT_FALSE(c.tie_word_embeddings);
-  EXPECT_FALSE(c.fp8_blocks);
+  EXPECT_EQ(c.quantization, Quantization::none);
+  EXPECT_FALSE(c.has_experts());
   EXPECT_EQ(bits(c.full_indexer), "1111");
   EXPECT_EQ(bits(c.dense_mlp), "1111");
 }
@@ -109,17 +110,65 @@ TEST(Config, LayersThatShareASelection) {
   expect_invalid({{"index_topk", ""}}, "index_topk is missing");
 }
 
+/// DeepSeek-V3.2's choice of experts in small, with changes.
+Members moe(const Members& changes) {
+  Members all{{"n_routed_experts", "8"},      {"num_experts_per_tok", "2"},      {"moe_intermediate_size", "24"},
+              {"n_shared_experts", "1"},      {"n_group", "4"},                  {"topk_group", "2"},
+              {"first_k_dense_replace", "1"}, {"routed_scaling_factor", "2.5"},  {"norm_topk_prob", "true"},
+              {"scoring_func", "\"sigmoid\""}, {"topk_method", "\"noaux_tc\""}};
+  for (const auto& [key, value] : changes) all[key] = value;
+  return all;
+}
+
 TEST(Config, LayersWithExperts) {
-  const auto dense = [](const Members& changes) { return bits(read(config_text(changes)).dense_mlp); };
-  EXPECT_EQ(dense({{"n_routed_experts", "8"}, {"first_k_dense_replace", "1"}}), "1000");
-  EXPECT_EQ(dense({{"n_routed_experts", "8"}, {"first_k_dense_replace", "1"}, {"moe_layer_freq", "2"}}), "1101");
-  EXPECT_EQ(dense({{"n_routed_experts", "8"}, {"first_k_dense_replace", "9"}}), "1111");
-  EXPECT_EQ(dense({{"n_routed_experts", "8"},
-                   {"first_k_dense_replace", "4"},
-                   {"mlp_layer_types", "[\"dense\",\"sparse\",\"dense\",\"dense\"]"}}),
+  const auto dense = [](const Members& changes) { return bits(read(config_text(moe(changes))).dense_mlp); };
+  EXPECT_EQ(dense({}), "1000");
+  EXPECT_EQ(dense({{"moe_layer_freq", "2"}}), "1101");
+  EXPECT_EQ(dense({{"first_k_dense_replace", "9"}}), "1111");
+  EXPECT_EQ(dense({{"first_k_dense_replace", "4"}, {"mlp_layer_types", "[\"dense\",\"sparse\",\"dense\",\"dense\"]"}}),
             "1011");
-  expect_invalid({{"n_routed_experts", "8"}}, "first_k_dense_replace is missing");
+  expect_invalid(moe({{"first_k_dense_replace", ""}}), "first_k_dense_replace is missing");
   expect_invalid({{"mlp_layer_types", "\"dense\""}}, "mlp_layer_types");
+  expect_invalid({{"mlp_layer_types", "[\"dense\",\"sparse\",\"dense\",\"dense\"]"}}, "n_routed_experts is missing");
+}
+
+TEST(Config, Experts) {
+  const auto read_moe = [](const Members& changes) { return read(config_text(moe(changes))).moe; };
+  MoeConfig m = read_moe({});
+  EXPECT_EQ(m.n_routed_experts, 8);
+  EXPECT_EQ(m.num_experts_per_tok, 2);
+  EXPECT_EQ(m.shared_size(), 24);
+  EXPECT_EQ(m.topk_group, 2);
+  EXPECT_EQ(m.routed_scaling_factor, 2.5);
+  EXPECT_TRUE(m.norm_topk_prob);
+  EXPECT_EQ(read_moe({{"n_shared_experts", "null"}}).shared_size(), 0);
+  EXPECT_EQ(read_moe({{"scoring_func", ""}, {"topk_method", ""}}).n_group, 4);
+  EXPECT_EQ(read_moe({{"num_experts_per_tok", "4"}}).num_experts_per_tok, 4);
+  EXPECT_FALSE(read(config_text(moe({{"first_k_dense_replace", "9"}, {"n_group", "5"}}))).has_experts())
+      << "nobody asks where every layer is dense";
+
+  expect_invalid(moe({{"n_group", "7"}}), "n_group is 7, wanted a divisor of 8 (n_routed_experts)");
+  expect_invalid(moe({{"n_group", "8"}}), "n_group is 8, wanted groups of at least 2 of 8 (n_routed_experts)");
+  expect_invalid(moe({{"topk_group", "5"}}), "topk_group is 5, wanted an integer in 1..4");
+  expect_invalid(moe({{"num_experts_per_tok", "5"}}), "num_experts_per_tok is 5, wanted an integer in 1..4");
+  for (const char* key : {"n_group", "topk_group", "num_experts_per_tok", "moe_intermediate_size",
+                          "routed_scaling_factor", "norm_topk_prob"})
+    expect_invalid(moe({{key, ""}}), (std::string(key) + " is missing").c_str());
+  for (const char* value : {"0", "-1", "1e999", "\"2\""})
+    expect_invalid(moe({{"routed_scaling_factor", value}}), "routed_scaling_factor");
+  expect_invalid(moe({{"scoring_func", "\"softmax\""}}), "scoring_func is \"softmax\", wanted sigmoid",
+                 Status::unsupported);
+  expect_invalid(moe({{"topk_method", "\"greedy\""}}), "topk_method", Status::unsupported);
+}
+
+TEST(Config, ModelsWithoutIndexer) {
+  const Members none{{"index_topk", ""}, {"index_n_heads", ""}, {"index_head_dim", ""}};
+  for (const char* type : {"\"deepseek_v3\"", "\"kimi_k2\""}) {
+    Members changes = none;
+    changes["model_type"] = type;
+    EXPECT_EQ(read(config_text(changes)).index_topk, 0);
+    expect_invalid({{"model_type", type}}, "there is an indexer");
+  }
 }
 
 TEST(Config, SizesAreChecked) {
@@ -127,8 +176,9 @@ TEST(Config, SizesAreChecked) {
                           "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
                           "max_position_embeddings", "index_n_heads", "index_head_dim", "index_topk"})
     for (const char* value :
-         {"", "null", "0", "-1", "1e308", "64.0", "\"64\"", "true", "2147483648", "[64]", "99999999999999999999"})
+         {"", "0", "-1", "1e308", "64.0", "\"64\"", "true", "2147483648", "[64]", "99999999999999999999"})
       expect_invalid({{key, value}}, key);
+  expect_invalid({{"vocab_size", "null"}}, "vocab_size is missing");
   for (const char* value : {"", "0", "1", "1e308", "-1e-6", "1e-999", "\"1e-6\"", "NaN"})
     expect_invalid({{"rms_norm_eps", value}}, "");
   EXPECT_EQ(read(config_text({{"vocab_size", "2147483647"}})).vocab_size, 2147483647);
@@ -140,8 +190,9 @@ TEST(Config, SizesAreChecked) {
 
 TEST(Config, WhatIsNotComputedIsNamed) {
   expect_invalid({{"model_type", "\"deepseek_v4\""}},
-                 "model_type is \"deepseek_v4\", wanted deepseek_v32 or glm_moe_dsa");
+                 "model_type is \"deepseek_v4\", wanted deepseek_v32, glm_moe_dsa, deepseek_v3 or kimi_k2");
   expect_invalid({{"model_type", ""}}, "model_type is missing");
+  expect_invalid({{"q_lora_rank", "null"}}, "q_lora_rank is null", Status::unsupported);
   expect_invalid({{"hidden_act", "\"gelu\""}}, "hidden_act is \"gelu\", wanted silu");
   expect_invalid({{"attention_bias", "true"}}, "attention_bias is true");
   expect_invalid({{"mlp_bias", "true"}}, "mlp_bias is true");
@@ -149,13 +200,14 @@ TEST(Config, WhatIsNotComputedIsNamed) {
 }
 
 TEST(Config, Quantization) {
-  EXPECT_TRUE(
-      read(config_text({{"quantization_config", R"({"activation_scheme":"dynamic","fmt":"e4m3","quant_method":"fp8",
-                                                           "scale_fmt":"ue8m0","weight_block_size":[128,128]})"}}))
-          .fp8_blocks);
-  EXPECT_TRUE(read(config_text({{"quantization_config", R"({"quant_method":"fp8","weight_block_size":[128,128]})"}}))
-                  .fp8_blocks);
-  EXPECT_FALSE(read(config_text({{"quantization_config", "null"}})).fp8_blocks);
+  const auto read_as = [](const std::string& text) {
+    return read(config_text({{"quantization_config", text}})).quantization;
+  };
+  EXPECT_EQ(read_as(R"({"activation_scheme":"dynamic","fmt":"e4m3","quant_method":"fp8","scale_fmt":"ue8m0",
+                        "weight_block_size":[128,128]})"),
+            Quantization::fp8_blocks);
+  EXPECT_EQ(read_as(R"({"quant_method":"fp8","weight_block_size":[128,128]})"), Quantization::fp8_blocks);
+  EXPECT_EQ(read_as("null"), Quantization::none);
   expect_invalid({{"quantization_config", R"({"quant_method":"gptq"})"}},
                  "quantization_config.quant_method is \"gptq\"");
   expect_invalid({{"quantization_config", "{}"}}, "quantization_config.quant_method is missing");
@@ -167,8 +219,30 @@ TEST(Config, Quantization) {
   expect_invalid(
       {{"quantization_config", R"({"quant_method":"fp8","weight_block_size":[128,128],"activation_scheme":"static"})"}},
       "activation_scheme");
-  expect_invalid({{"quantization_config", R"({"quant_method":"compressed-tensors"})"}}, "compressed-tensors",
-                 Status::unsupported);
+}
+
+TEST(Config, CompressedTensors) {
+  const auto text = [](std::string format, std::string weights, std::string activations) {
+    return Members{{"quantization_config", R"({"quant_method":"compressed-tensors","format":")" + format +
+                                               R"(","ignore":["lm_head"],"config_groups":{"group_0":{"targets":["Linear"],"weights":{)" +
+                                               weights + R"(},"input_activations":{)" + activations + "}}}}"}};
+  };
+  const char *weights = R"("num_bits":8,"type":"int","symmetric":true,"strategy":"channel","dynamic":false)",
+             *tokens = R"("num_bits":8,"type":"int","symmetric":true,"strategy":"token","dynamic":true)";
+  EXPECT_EQ(read(config_text(text("int-quantized", weights, tokens))).quantization, Quantization::int8_channels);
+  const auto refused = [&](const Members& changes, const char* part) {
+    expect_invalid(changes, part, Status::unsupported);
+  };
+  refused(text("pack-quantized", weights, tokens),
+          "quantization_config.format is \"pack-quantized\", wanted \"int-quantized\"");
+  refused(text("int-quantized", R"("num_bits":4,"strategy":"channel")", tokens), "weights.num_bits is 4, wanted 8");
+  refused(text("int-quantized", R"("num_bits":8,"strategy":"group")", tokens), "weights.strategy is \"group\"");
+  refused(text("int-quantized", R"("num_bits":8,"strategy":"channel","symmetric":false)", tokens), "symmetric");
+  refused(text("int-quantized", weights, R"("num_bits":8,"strategy":"token","dynamic":false)"),
+          "input_activations.dynamic is false, wanted true");
+  refused({{"quantization_config", R"({"quant_method":"compressed-tensors","format":"int-quantized","config_groups":
+                                       {"group_0":{"weights":{"num_bits":8,"strategy":"channel"}}}})"}},
+          "group_0.input_activations is missing");
 }
 
 TEST(Config, TextIsChecked) {

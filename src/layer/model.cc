@@ -33,7 +33,10 @@ Model::State::State(std::shared_ptr<const io::Checkpoint> checkpoint) : config(c
     if (!c.dense_mlp[i])
       throw Error(Status::unsupported, "load", "model.layers." + std::to_string(i) + ".mlp", "",
                   "is a mixture of experts", "a dense MLP", "AttentionLayer loads the attention of such a layer");
-  checkpoint->require_memory_for_all();
+  std::uint64_t bytes = 0;
+  for (const io::SafetensorsFile& file : checkpoint->files()) bytes += file.data_bytes();
+  io::require_memory(checkpoint->folder(), bytes, io::memory_limit());
+  for (std::int64_t i = 0; i < c.num_hidden_layers; ++i) checkpoint->require_known_tensors(i, "");
   embedding = checkpoint->load_matrix_bf16("model.embed_tokens.weight", c.vocab_size, c.hidden_size);
   const auto rope = std::make_shared<const RopeTable>(c.rope, c.qk_rope_head_dim);
   for (int i = 0; i < c.num_hidden_layers; ++i) {

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/stored_matrix.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "core/float16.hpp"
+#include "dsakit/error.hpp"
+#include "io/json.hpp"
+
+namespace dsakit::io {
+namespace {
+
+constexpr std::size_t kPiece = std::size_t(1) << 18;  // elements converted at a time
+
+[[noreturn]] void refuse(Status status, const Place& place, const std::string& got, const std::string& wanted) {
+  throw Error(status, "load", place.shown(), "", got, wanted);
+}
+
+[[noreturn]] void refuse_type(const Place& place, const char* wanted) {
+  refuse(Status::unsupported, place, std::string("is stored as ") + place.tensor->type->name, wanted);
+}
+
+/// visit(element, place) for `count` elements of T that begin `offset` bytes into a tensor.
+template <class T, class Visit>
+void for_each(const Place& place, std::uint64_t offset, std::size_t count, Visit&& visit) {
+  AlignedArray<T> piece(std::min(count, kPiece));
+  for (std::size_t from = 0; from < count; from += kPiece) {
+    const std::size_t n = std::min(kPiece, count - from);
+    place.file->read(*place.tensor, offset + from * sizeof(T), piece.data(), n * sizeof(T));
+    for (std::size_t i = 0; i < n; ++i) visit(piece[i], from + i);
+  }
+}
+
+/// visit(float, place) of a tensor of floats.
+template <class Visit>
+void for_each_float(const Place& place, std::uint64_t offset, std::size_t count, Visit&& visit) {
+  const auto widened = [&](auto x, std::size_t i) { visit(to_float(x), i); };
+  switch (place.tensor->type->dtype) {
+    case DType::bf16:
+      return for_each<bf16>(place, offset, count, widened);
+    case DType::f16:
+      return for_each<f16>(place, offset, count, widened);
+    case DType::f32:
+      return for_each<float>(place, offset, count, visit);
+    default:
+      refuse_type(place, "BF16, F16 or F32");
+  }
+}
+
+/// What a code of row r is multiplied by, for int8 with fixed activation scales: fp32(deq_scale / input_scale).
+AlignedArray<float> static_scales(const StoredMatrix& m) {
+  AlignedArray<float> scales(std::size_t(m.rows));
+  if (m.scale.tensor->type->dtype == DType::i64)  // of a model whose activations are fp16: the bits of a float
+    for_each<std::int64_t>(m.scale, 0, scales.size(), [&](std::int64_t bits, std::size_t i) {
+      scales[i] = std::bit_cast<float>(std::uint32_t(std::uint64_t(bits)));
+    });
+  else scales = load_floats(m.scale);
+  const float input = load_floats(m.input_scale)[0];
+  for (float& s : scales) s /= input;
+  return scales;
+}
+
+AlignedArray<float> int8_scales(const StoredMatrix& m) {
+  return m.format == WeightFormat::int8_static ? static_scales(m) : load_floats(m.scale);
+}
+
+/// Codes that stand for something else than code * scale are refused: an offset, or a bias hidden in the sums.
+void refuse_hidden_terms(const StoredMatrix& m, const std::int8_t* codes) {
+  if (m.offsets) {
+    const AlignedArray<float> offsets = load_floats(m.offsets);
+    for (std::size_t r = 0; r < offsets.size(); ++r)
+      if (offsets[r] != 0)
+        throw Error(Status::unsupported, "load", m.offsets.shown(), "[" + std::to_string(r) + "]",
+                    "is " + std::to_string(offsets[r]), "0", "codes without an offset");
+  }
+  if (!m.bias) return;
+  const double offset = m.input_offset ? double(load_floats(m.input_offset)[0]) : 0;
+  for_each<std::int32_t>(m.bias, 0, std::size_t(m.rows), [&](std::int32_t bias, std::size_t r) {
+    std::int64_t sum = 0;
+    for (std::int64_t c = 0; c < m.cols; ++c) sum += codes[std::int64_t(r) * m.cols + c];
+    if (std::abs(double(bias) + offset * double(sum)) > 1)
+      throw Error(Status::unsupported, "load", m.bias.shown(), "[" + std::to_string(r) + "]", "hides a bias",
+                  "round(-input_offset * the sum of the row's codes)");
+  });
+}
+
+/// A quantised weight is a bf16 number, whatever it is read as.
+template <class T>
+T through_bf16(float x) {
+  return round_to<T>(to_float(to_bf16(x)));
+}
+
+template <class T>
+AlignedArray<T> load(const StoredMatrix& m) {
+  const std::size_t count = std::size_t(m.rows * m.cols);
+  require_memory(m.weight.shown(), count * sizeof(T), memory_limit());
+  AlignedArray<T> out(count);
+  if (m.dtype() == dtype_of<T>) {
+    m.weight.file->read(*m.weight.tensor, m.offset, out.data(), count * sizeof(T));
+    return out;
+  }
+  if (m.format == WeightFormat::floating) {
+    for_each_float(m.weight, m.offset, count, [&](float x, std::size_t i) { out[i] = round_to<T>(x); });
+    return out;
+  }
+  if (m.format == WeightFormat::fp8_blocks) {
+    const Fp8Matrix fp8 = load_fp8(m);
+    const std::array<float, 256>& values = e4m3_values();
+    const std::int64_t blocks = scale_blocks(m.cols);
+    for (std::int64_t r = 0; r < m.rows; ++r)
+      for (std::int64_t c = 0; c < m.cols; ++c)
+        out[r * m.cols + c] = through_bf16<T>(values[fp8.codes[r * m.cols + c]] *
+                                              fp8.scales[r / kScaleBlock * blocks + c / kScaleBlock]);
+    return out;
+  }
+  const Int8Matrix i8 = load_int8(m);
+  for (std::int64_t r = 0; r < m.rows; ++r)
+    for (std::int64_t c = 0; c < m.cols; ++c)
+      out[r * m.cols + c] = through_bf16<T>(float(i8.codes[r * m.cols + c]) * i8.scales[r]);
+  return out;
+}
+
+}  // namespace
+
+std::string Place::shown() const { return file->file().name() + ": " + printable(tensor->name); }
+
+const std::array<float, 256>& e4m3_values() {
+  static const std::array<float, 256> values = [] {
+    std::array<float, 256> v{};
+    for (int c = 0; c < 256; ++c) {
+      const int exponent = c >> 3 & 15, mantissa = c & 7;
+      const float magnitude =
+          exponent == 0 ? std::ldexp(float(mantissa), -9) : std::ldexp(float(8 + mantissa), exponent - 10);
+      v[c] = (c & 127) == 127 ? NAN : c & 128 ? -magnitude : magnitude;
+    }
+    return v;
+  }();
+  return values;
+}
+
+void refuse_nan(const std::uint8_t* codes, std::int64_t rows, std::int64_t cols, const Place& place) {
+  const std::uint8_t *end = codes + rows * cols,
+                     *at = std::find_if(codes, end, [](std::uint8_t c) { return (c & 127) == 127; });
+  if (at == end) return;
+  const std::int64_t i = at - codes;
+  throw Error(Status::invalid_file, "load", place.shown(),
+              "[" + std::to_string(i / cols) + "][" + std::to_string(i % cols) + "]", "is NaN", "a number", "", "NAN");
+}
+
+AlignedArray<float> load_floats(const Place& place) {
+  AlignedArray<float> out(place.tensor->bytes() * 8 / std::size_t(place.tensor->type->bits));
+  if (std::strcmp(place.tensor->type->name, "F8_E8M0") == 0) {
+    for_each<std::uint8_t>(place, 0, out.size(), [&](std::uint8_t exponent, std::size_t i) {
+      if (exponent == 255)
+        throw Error(Status::invalid_file, "load", place.shown(), "[" + std::to_string(i) + "]", "is NaN", "a number",
+                    "", "NAN");
+      out[i] = std::ldexp(1.0f, int(exponent) - 127);
+    });
+    return out;
+  }
+  for_each_float(place, 0, out.size(), [&](float x, std::size_t i) { out[i] = x; });
+  return out;
+}
+
+Fp8Matrix load_fp8(const StoredMatrix& m) {
+  require_memory(m.weight.shown(), m.bytes(), memory_limit());
+  Fp8Matrix out{AlignedArray<std::uint8_t>(m.bytes()), load_floats(m.scale)};
+  m.weight.file->read(*m.weight.tensor, m.offset, out.codes.data(), m.bytes());
+  refuse_nan(out.codes.data(), m.rows, m.cols, m.weight);
+  return out;
+}
+
+Int8Matrix load_int8(const StoredMatrix& m) {
+  require_memory(m.weight.shown(), m.bytes(), memory_limit());
+  Int8Matrix out{AlignedArray<std::int8_t>(m.bytes()), int8_scales(m)};
+  m.weight.file->read(*m.weight.tensor, m.offset, out.codes.data(), m.bytes());
+  refuse_hidden_terms(m, out.codes.data());
+  return out;
+}
+
+AlignedArray<bf16> load_bf16(const StoredMatrix& m) { return load<bf16>(m); }
+AlignedArray<float> load_f32(const StoredMatrix& m) { return load<float>(m); }
+
+}  // namespace dsakit::io

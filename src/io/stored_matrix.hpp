@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "dsakit/tensor.hpp"
+#include "io/aligned_array.hpp"
+#include "io/safetensors.hpp"
+
+namespace dsakit::io {
+
+inline constexpr std::int64_t kScaleBlock = 128;  // rows and columns that share one fp8 scale
+
+constexpr std::int64_t scale_blocks(std::int64_t n) { return (n + kScaleBlock - 1) / kScaleBlock; }
+
+enum class WeightFormat {
+  floating,    // bf16, f16 or f32
+  fp8_blocks,  // e4m3 codes, one scale per 128 x 128
+  int8,        // one scale per row, for activations quantised per token
+  int8_static  // for activations quantised by a fixed scale: the scale of a row is fp32(deq_scale / input_scale)
+};
+
+/// A tensor of a checkpoint; null where there is none.
+struct Place {
+  const SafetensorsFile* file = nullptr;
+  const FileTensor* tensor = nullptr;
+
+  explicit operator bool() const { return tensor != nullptr; }
+  std::string shown() const;  // "a.safetensors: model.norm.weight"
+};
+
+/// A matrix of a checkpoint that has been found to be of the wanted shape and of a format that can be read: nothing of
+/// it is in memory yet. The checkpoint outlives it.
+struct StoredMatrix {
+  Place weight;
+  std::uint64_t offset = 0;  // bytes; not 0 within a stack of matrices
+  std::int64_t rows = 0, cols = 0;
+  WeightFormat format = WeightFormat::floating;
+  Place scale{};  // all but floating; static: deq_scale
+  Place offsets{}, input_scale{}, input_offset{}, bias{};  // int8, where they are
+
+  DType dtype() const { return weight.tensor->type->dtype; }
+  std::uint64_t bytes() const { return std::uint64_t(rows) * std::uint64_t(cols) * std::uint64_t(size_of(dtype())); }
+};
+
+/// e4m3 codes [rows, cols]; scales [ceil(rows/128), ceil(cols/128)].
+struct Fp8Matrix {
+  AlignedArray<std::uint8_t> codes;
+  AlignedArray<float> scales;
+};
+
+/// Codes [rows, cols]; a scale per row.
+struct Int8Matrix {
+  AlignedArray<std::int8_t> codes;
+  AlignedArray<float> scales;
+};
+
+/// float of every e4m3 code: sign, 4 exponent bits with bias 7, 3 mantissa bits; 0x7f and 0xff are NaN, nothing is
+/// infinite.
+const std::array<float, 256>& e4m3_values();
+
+/// Row-major. Floats with one rounding; what is quantised is bf16(fp32(code * scale)).
+AlignedArray<bf16> load_bf16(const StoredMatrix&);
+AlignedArray<float> load_f32(const StoredMatrix&);
+/// As it is stored; the format is the one asked for. A NaN code is INVALID_FILE with its position.
+Fp8Matrix load_fp8(const StoredMatrix&);
+Int8Matrix load_int8(const StoredMatrix&);
+
+/// Any number of floats, or of 8-bit powers of two (F8_E8M0), as fp32. Other types: UNSUPPORTED.
+AlignedArray<float> load_floats(const Place&);
+
+/// INVALID_FILE with the position of the first NaN among rows x cols e4m3 codes.
+void refuse_nan(const std::uint8_t* codes, std::int64_t rows, std::int64_t cols, const Place&);
+
+}  // namespace dsakit::io
