@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "dsakit/tensor.hpp"
@@ -15,16 +16,25 @@ class PackedWeight {
   /// with Format::NZ and the logical shape. Throws Error for anything else.
   explicit PackedWeight(const Tensor& weight);
 
+  /// The bfloat16 weight [K, N] whose transpose a checkpoint keeps as 8-bit floats: `codes` [N, K] float8_e4m3fn,
+  /// row-major, and `scales` [ceil(N/128), ceil(K/128)] float32, one for each block of 128 x 128. An element is
+  /// bf16(fp32(code * scale)): products widen the codes on the way, with the bits of a weight made from these numbers, and
+  /// half the bytes. Codes are numbers, not NaN.
+  PackedWeight(const Tensor& codes, const Tensor& scales);
+
   operator Tensor() const { return tensor_; }
   const Tensor& tensor() const { return tensor_; }
   std::size_t bytes() const { return bytes_; }
 
  private:
+  void allocate(std::int64_t bytes);
+
   std::shared_ptr<std::byte[]> memory_;
   std::size_t bytes_ = 0;
   Tensor tensor_;
 };
 
 inline PackedWeight pack_weight(const Tensor& weight) { return PackedWeight(weight); }
+inline PackedWeight pack_weight(const Tensor& codes, const Tensor& scales) { return {codes, scales}; }
 
 }  // namespace dsakit

@@ -17,11 +17,12 @@ enum class DType : std::uint8_t {
 struct bf16 { std::uint16_t bits; };
 struct f16 { std::uint16_t bits; };
 
-/// How the elements of a matrix lie in memory. `ND` is strided; the other two belong to weights.
+/// How the elements of a matrix lie in memory. `ND` is strided; the others belong to weights.
 enum class Format : std::uint8_t {
   ND,      // pointer, shape, strides
   NZ,      // FRACTAL_NZ: shape is the logical [K, N]; storage [ceil(N/c0), ceil(K/16), 16, c0], c0 = 32 bytes
   packed,  // made by pack_weight: the panels that every kernel reads; shape is the logical one
+  scaled,  // made by pack_weight from 8-bit floats and scales: of bf16 numbers, one byte each; shape is the logical one
 };
 
 /// Somebody else's memory: pointer, type, shape, strides (in elements).

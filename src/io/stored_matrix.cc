@@ -6,7 +6,8 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <utility>
+#include <numeric>
+#include <vector>
 
 #include "core/float16.hpp"
 #include "dsakit/error.hpp"
@@ -65,34 +66,15 @@ AlignedArray<float> static_scales(const StoredMatrix& m) {
   return scales;
 }
 
-AlignedArray<float> int8_scales(const StoredMatrix& m) {
-  return m.format == WeightFormat::int8_static ? static_scales(m) : load_floats(m.scale);
-}
-
-/// Codes that stand for something else than code * scale are refused: an offset, or a bias hidden in the sums.
-void refuse_hidden_terms(const StoredMatrix& m, const std::int8_t* codes) {
-  if (m.offsets) {
-    const AlignedArray<float> offsets = load_floats(m.offsets);
-    for (std::size_t r = 0; r < offsets.size(); ++r)
-      if (offsets[r] != 0)
-        throw Error(Status::unsupported, "load", m.offsets.shown(), "[" + std::to_string(r) + "]",
-                    "is " + std::to_string(offsets[r]), "0", "codes without an offset");
-  }
-  if (!m.bias) return;
-  const double offset = m.input_offset ? double(load_floats(m.input_offset)[0]) : 0;
-  for_each<std::int32_t>(m.bias, 0, std::size_t(m.rows), [&](std::int32_t bias, std::size_t r) {
-    std::int64_t sum = 0;
-    for (std::int64_t c = 0; c < m.cols; ++c) sum += codes[std::int64_t(r) * m.cols + c];
-    if (std::abs(double(bias) + offset * double(sum)) > 1)
-      throw Error(Status::unsupported, "load", m.bias.shown(), "[" + std::to_string(r) + "]", "hides a bias",
-                  "round(-input_offset * the sum of the row's codes)");
-  });
-}
-
-/// A quantised weight is a bf16 number, whatever it is read as.
-template <class T>
-T through_bf16(float x) {
-  return round_to<T>(to_float(to_bf16(x)));
+/// The codes of a quantised matrix, which stand for numbers.
+AlignedArray<std::byte> read_codes(const StoredMatrix& m) {
+  require_memory(m.weight.shown(), m.bytes(), memory_limit());
+  AlignedArray<std::byte> codes(m.bytes());
+  m.weight.file->read(*m.weight.tensor, m.offset, codes.data(), m.bytes());
+  if (m.format == WeightFormat::fp8_blocks)
+    refuse_nan(reinterpret_cast<const std::uint8_t*>(codes.data()), 0, m.rows, m.cols, m.weight);
+  else refuse_hidden_terms(m, reinterpret_cast<const std::int8_t*>(codes.data()), 0, m.rows);
+  return codes;
 }
 
 template <class T>
@@ -108,20 +90,16 @@ AlignedArray<T> load(const StoredMatrix& m) {
     for_each_float(m.weight, m.offset, count, [&](float x, std::size_t i) { out[i] = round_to<T>(x); });
     return out;
   }
-  if (m.format == WeightFormat::fp8_blocks) {
-    const Fp8Matrix fp8 = load_fp8(m);
-    const std::array<float, 256>& values = e4m3_values();
-    const std::int64_t blocks = scale_blocks(m.cols);
-    for (std::int64_t r = 0; r < m.rows; ++r)
-      for (std::int64_t c = 0; c < m.cols; ++c)
-        out[r * m.cols + c] = through_bf16<T>(values[fp8.codes[r * m.cols + c]] *
-                                              fp8.scales[r / kScaleBlock * blocks + c / kScaleBlock]);
-    return out;
-  }
-  const Int8Matrix i8 = load_int8(m);
+  const AlignedArray<std::byte> codes = read_codes(m);
+  const AlignedArray<float> scales = scales_of(m);
+  std::vector<bf16> row(sizeof(T) == 2 ? 0 : std::size_t(m.cols));
   for (std::int64_t r = 0; r < m.rows; ++r)
-    for (std::int64_t c = 0; c < m.cols; ++c)
-      out[r * m.cols + c] = through_bf16<T>(float(i8.codes[r * m.cols + c]) * i8.scales[r]);
+    if constexpr (sizeof(T) == 2) {
+      read_row(m, scales, codes.data() + r * m.cols, r, out.data() + r * m.cols);
+    } else {
+      read_row(m, scales, codes.data() + r * m.cols, r, row.data());
+      for (std::int64_t c = 0; c < m.cols; ++c) out[r * m.cols + c] = to_float(row[c]);
+    }
   return out;
 }
 
@@ -143,13 +121,65 @@ const std::array<float, 256>& e4m3_values() {
   return values;
 }
 
-void refuse_nan(const std::uint8_t* codes, std::int64_t rows, std::int64_t cols, const Place& place) {
+void refuse_nan(const std::uint8_t* codes, std::int64_t first, std::int64_t rows, std::int64_t cols,
+                const Place& place) {
   const std::uint8_t *end = codes + rows * cols,
                      *at = std::find_if(codes, end, [](std::uint8_t c) { return (c & 127) == 127; });
   if (at == end) return;
   const std::int64_t i = at - codes;
   throw Error(Status::invalid_file, "load", place.shown(),
-              "[" + std::to_string(i / cols) + "][" + std::to_string(i % cols) + "]", "is NaN", "a number", "", "NAN");
+              "[" + std::to_string(first + i / cols) + "][" + std::to_string(i % cols) + "]", "is NaN", "a number", "",
+              "NAN");
+}
+
+void refuse_hidden_terms(const StoredMatrix& m, const std::int8_t* codes, std::int64_t first, std::int64_t rows) {
+  if (m.offsets) {
+    const AlignedArray<float> offsets = load_floats(m.offsets);
+    for (std::int64_t r = first; r < first + rows; ++r)
+      if (offsets[r] != 0)
+        throw Error(Status::unsupported, "load", m.offsets.shown(), "[" + std::to_string(r) + "]",
+                    "is " + std::to_string(offsets[r]), "0", "codes without an offset");
+  }
+  if (!m.bias) return;
+  const double offset = m.input_offset ? double(load_floats(m.input_offset)[0]) : 0;
+  for_each<std::int32_t>(m.bias, std::uint64_t(first) * 4, std::size_t(rows), [&](std::int32_t bias, std::size_t r) {
+    const std::int8_t* row = codes + std::int64_t(r) * m.cols;
+    const std::int64_t sum = std::accumulate(row, row + m.cols, std::int64_t{0});
+    if (std::abs(double(bias) + offset * double(sum)) > 1)
+      throw Error(Status::unsupported, "load", m.bias.shown(), "[" + std::to_string(first + std::int64_t(r)) + "]",
+                  "hides a bias", "round(-input_offset * the sum of the row's codes)");
+  });
+}
+
+AlignedArray<float> scales_of(const StoredMatrix& m) {
+  if (m.format == WeightFormat::floating) return {};
+  return m.format == WeightFormat::int8_static ? static_scales(m) : load_floats(m.scale);
+}
+
+void read_row(const StoredMatrix& m, const AlignedArray<float>& scales, const std::byte* bytes, std::int64_t row,
+              bf16* out) {
+  const auto rounded = [&](const auto* x) {
+    for (std::int64_t c = 0; c < m.cols; ++c) out[c] = to_bf16(to_float(x[c]));
+  };
+  switch (m.dtype()) {
+    case DType::bf16:
+      std::memcpy(out, bytes, std::size_t(m.cols) * sizeof(bf16));
+      return;
+    case DType::f16:
+      return rounded(reinterpret_cast<const f16*>(bytes));
+    case DType::f32:
+      return rounded(reinterpret_cast<const float*>(bytes));
+    case DType::i8:
+      for (std::int64_t c = 0; c < m.cols; ++c)
+        out[c] = to_bf16(float(reinterpret_cast<const std::int8_t*>(bytes)[c]) * scales[row]);
+      return;
+    default: {
+      const std::array<float, 256>& values = e4m3_values();
+      const float* scale = scales.data() + row / kScaleBlock * scale_blocks(m.cols);
+      for (std::int64_t c = 0; c < m.cols; ++c)
+        out[c] = to_bf16(values[std::to_integer<int>(bytes[c])] * scale[c / kScaleBlock]);
+    }
+  }
 }
 
 AlignedArray<float> load_floats(const Place& place) {
@@ -167,21 +197,7 @@ AlignedArray<float> load_floats(const Place& place) {
   return out;
 }
 
-Fp8Matrix load_fp8(const StoredMatrix& m) {
-  require_memory(m.weight.shown(), m.bytes(), memory_limit());
-  Fp8Matrix out{AlignedArray<std::uint8_t>(m.bytes()), load_floats(m.scale)};
-  m.weight.file->read(*m.weight.tensor, m.offset, out.codes.data(), m.bytes());
-  refuse_nan(out.codes.data(), m.rows, m.cols, m.weight);
-  return out;
-}
-
-Int8Matrix load_int8(const StoredMatrix& m) {
-  require_memory(m.weight.shown(), m.bytes(), memory_limit());
-  Int8Matrix out{AlignedArray<std::int8_t>(m.bytes()), int8_scales(m)};
-  m.weight.file->read(*m.weight.tensor, m.offset, out.codes.data(), m.bytes());
-  refuse_hidden_terms(m, out.codes.data());
-  return out;
-}
+QuantisedWeight load_codes(const StoredMatrix& m) { return {read_codes(m), scales_of(m)}; }
 
 AlignedArray<bf16> load_bf16(const StoredMatrix& m) { return load<bf16>(m); }
 AlignedArray<float> load_f32(const StoredMatrix& m) { return load<float>(m); }

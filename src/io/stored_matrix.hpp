@@ -44,16 +44,13 @@ struct StoredMatrix {
   std::uint64_t bytes() const { return std::uint64_t(rows) * std::uint64_t(cols) * std::uint64_t(size_of(dtype())); }
 };
 
-/// e4m3 codes [rows, cols]; scales [ceil(rows/128), ceil(cols/128)].
-struct Fp8Matrix {
-  AlignedArray<std::uint8_t> codes;
+/// Codes [rows, cols] as they are stored, and their scales: of fp8 [ceil(rows/128), ceil(cols/128)], of int8 one per row.
+struct QuantisedWeight {
+  AlignedArray<std::byte> codes;
   AlignedArray<float> scales;
-};
 
-/// Codes [rows, cols]; a scale per row.
-struct Int8Matrix {
-  AlignedArray<std::int8_t> codes;
-  AlignedArray<float> scales;
+  const std::int8_t* i8() const { return reinterpret_cast<const std::int8_t*>(codes.data()); }
+  const std::uint8_t* fp8() const { return reinterpret_cast<const std::uint8_t*>(codes.data()); }
 };
 
 /// float of every e4m3 code: sign, 4 exponent bits with bias 7, 3 mantissa bits; 0x7f and 0xff are NaN, nothing is
@@ -63,14 +60,23 @@ const std::array<float, 256>& e4m3_values();
 /// Row-major. Floats with one rounding; what is quantised is bf16(fp32(code * scale)).
 AlignedArray<bf16> load_bf16(const StoredMatrix&);
 AlignedArray<float> load_f32(const StoredMatrix&);
-/// As it is stored; the format is the one asked for. A NaN code is INVALID_FILE with its position.
-Fp8Matrix load_fp8(const StoredMatrix&);
-Int8Matrix load_int8(const StoredMatrix&);
+/// As it is stored. A NaN code is INVALID_FILE with its position.
+QuantisedWeight load_codes(const StoredMatrix&);
 
 /// Any number of floats, or of 8-bit powers of two (F8_E8M0), as fp32. Other types: UNSUPPORTED.
 AlignedArray<float> load_floats(const Place&);
 
-/// INVALID_FILE with the position of the first NaN among rows x cols e4m3 codes.
-void refuse_nan(const std::uint8_t* codes, std::int64_t rows, std::int64_t cols, const Place&);
+// For those who read rows of a matrix themselves.
+
+/// All scales of a matrix: those of blocks, or one per row. Empty for floats.
+AlignedArray<float> scales_of(const StoredMatrix&);
+/// Row `row`, whose bytes are given, as the numbers that it stands for.
+void read_row(const StoredMatrix&, const AlignedArray<float>& scales, const std::byte* bytes, std::int64_t row,
+              bf16* out);
+/// INVALID_FILE with the position of the first NaN among the e4m3 codes of rows first .. first + rows - 1.
+void refuse_nan(const std::uint8_t* codes, std::int64_t first, std::int64_t rows, std::int64_t cols, const Place&);
+/// UNSUPPORTED, if the int8 codes of these rows stand for something else than code * scale: an offset, or a bias hidden
+/// in the sums.
+void refuse_hidden_terms(const StoredMatrix&, const std::int8_t* codes, std::int64_t first, std::int64_t rows);
 
 }  // namespace dsakit::io

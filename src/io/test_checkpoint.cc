@@ -196,7 +196,7 @@ TEST_F(Sharded, Fp8Blocks) {
   });
   std::vector<bf16> half(2 * kScaleCols, to_bf16(0.3f));
   const Checkpoint narrow = write({{"w", weight}, {"w_scale_inv", tensor(half.data(), {2, kScaleCols})}});
-  EXPECT_EQ(load_fp8(narrow.matrix("w", kRows, kCols)).scales[3], to_float(to_bf16(0.3f)));
+  EXPECT_EQ(load_codes(narrow.matrix("w", kRows, kCols)).scales[3], to_float(to_bf16(0.3f)));
   std::vector<float> floats(kRows * kCols);
   expect_refusal(Status::conflict, {"w_scale_inv", "F32"}, [&] {
     load(write({{"w", tensor(floats.data(), {kRows, kCols})}, {"w_scale_inv", scale}}));
@@ -235,12 +235,12 @@ TEST_F(Int8, CompressedTensors) {
                                   "input_activations":{"num_bits":8,"strategy":"token","dynamic":true}}}})"}}));
   const Checkpoint whole = write({{"m.weight", weight()}, {"m.weight_scale", scale()}});
   EXPECT_EQ(matrix(whole).format, WeightFormat::int8);
-  const Int8Matrix loaded = load_int8(matrix(whole));
+  const QuantisedWeight loaded = load_codes(matrix(whole));
   EXPECT_EQ(std::memcmp(loaded.codes.data(), codes.data(), 12), 0);
   EXPECT_EQ(std::memcmp(loaded.scales.data(), scales.data(), 12), 0);
   EXPECT_EQ(load_bf16(matrix(whole))[8].bits, to_bf16(-127 * 0.1f).bits);
   const Checkpoint flat = write({{"m.weight", weight()}, {"m.weight_scale", tensor(scales.data(), {kRows})}});
-  EXPECT_EQ(load_int8(matrix(flat)).scales[1], 2);
+  EXPECT_EQ(load_codes(matrix(flat)).scales[1], 2);
 
   expect_refusal(Status::missing_tensor, {"m.weight_scale is missing"}, [&] { matrix(write({{"m.weight", weight()}})); });
   expect_refusal(Status::invalid_shape, {"m.weight_scale has shape [1, 3], wanted [3, 1]"}, [&] {
@@ -262,9 +262,9 @@ TEST_F(Int8, DynamicOfMsModelSlim) {
                   "m.weight_scale":"W8A8_DYNAMIC","m.weight_offset":"W8A8_DYNAMIC","f.weight":"FLOAT"})");
   const Tensors tensors{
       {"m.weight", weight()}, {"m.weight_scale", scale()}, {"m.weight_offset", tensor(zeros.data(), {kRows, 1})}};
-  EXPECT_EQ(load_int8(matrix(write(tensors))).scales[2], 0.1f);
+  EXPECT_EQ(load_codes(matrix(write(tensors))).scales[2], 0.1f);
   zeros[2] = 1;
-  expect_refusal(Status::unsupported, {"m.weight_offset[2] is 1", "wanted 0"}, [&] { load_int8(matrix(write(tensors))); });
+  expect_refusal(Status::unsupported, {"m.weight_offset[2] is 1", "wanted 0"}, [&] { load_codes(matrix(write(tensors))); });
   expect_refusal(Status::conflict, {"is stored as F32, wanted I8"}, [&] {
     matrix(write({{"m.weight", tensor(scales.data(), {kRows, 1})}}));
   });

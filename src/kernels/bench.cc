@@ -111,6 +111,12 @@ class Bench {
          [&](auto f) { f(a_bf16_.data(), depth, m, weights_bf16_.data(), depth, y_.data(), kPanel, false); });
     time("product_f32", &Kernels::product, size, work,
          [&](auto f) { f(a_.data(), depth, m, weights_bf16_.data(), depth, y_.data(), kPanel, false); });
+    time("product_bf16_e4m3", &Kernels::product, size, work, [&](auto f) {
+      f(a_bf16_.data(), depth, m, ScaledPanel{reinterpret_cast<const e4m3*>(weights_i8_.data()), a_.data()}, depth, y_.data(), kPanel, false);
+    });
+    time("product_f32_e4m3", &Kernels::product, size, work, [&](auto f) {
+      f(a_.data(), depth, m, ScaledPanel{reinterpret_cast<const e4m3*>(weights_i8_.data()), a_.data()}, depth, y_.data(), kPanel, false);
+    });
     time("product_wide", &Kernels::product, size, work,
          [&](auto f) { f(a_.data(), depth, m, weights_.data(), depth, y_.data(), kPanel, false); });
   }

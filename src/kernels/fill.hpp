@@ -7,6 +7,7 @@
 #include "kernels/peak.hpp"
 #include "kernels/products.hpp"
 #include "kernels/rows.hpp"
+#include "kernels/scaled.hpp"
 #include "kernels/select.hpp"
 
 // The table of a rung from its vocabulary and its dots.
@@ -27,6 +28,7 @@ void fill_codes(Kernels& k) {
 template <class V, class DotOfPairs>
 void fill_pairs(Kernels& k) {
   static_cast<Entry<Product<bf16, bf16>>&>(k.product) = {product<V, DotOfPairs, bf16>};
+  static_cast<Entry<ProductOfScaled<bf16>>&>(k.product) = {product_of_scaled<V, DotOfPairs>};
   static_cast<Entry<GemvDotsOfPairs>&>(k.gemv_dots) = {gemv_dots_of_pairs<V, DotOfPairs>};
   static_cast<Entry<GemvSumsOf<bf16, float>>&>(k.gemv_sums) = {gemv_sums_of_pairs<V, DotOfPairs>};
   k.peak[int(Dot::bf16)] = peak_of_pairs<V, DotOfPairs>;
@@ -36,6 +38,8 @@ void fill_pairs(Kernels& k) {
 template <class V>
 void fill_width(Kernels& k) {
   static_cast<Entry<Product<float, bf16>>&>(k.product) = {product<V, FmaPairs<V, float>, bf16>};
+  static_cast<Entry<ProductOfScaled<float>>&>(k.product) = {product_of_scaled<V, FmaPairs<V, float>>};
+  k.widen_scaled = widen_scaled<V>;
   static_cast<Entry<Product<float, float>>&>(k.product) = {product<V, Fma<V>, float>};
   static_cast<Entry<IndexScores<IndexQueryF32, float>>&>(k.index_scores) = {index_scores_of_floats<V>};
   k.append_candidates = append_candidates<V>;

@@ -46,6 +46,9 @@ using Product = void (*)(const A* a, std::ptrdiff_t a_stride, int m, const B* pa
 using ProductOfCodes = void (*)(const std::uint8_t* a, std::ptrdiff_t a_stride, int m, const std::int8_t* panel,
                                 const std::int32_t* column_sums, int k, std::int32_t* c, std::ptrdiff_t c_stride,
                                 Ahead ahead) noexcept;
+template <class A>
+using ProductOfScaled = void (*)(const A* a, std::ptrdiff_t a_stride, int m, ScaledPanel panel, int k, float* c,
+                                 std::ptrdiff_t c_stride, bool add) noexcept;
 template <class A, class B>
 struct Entry<Product<A, B>> {
   Product<A, B> function;
@@ -111,8 +114,14 @@ struct Kernels {
   //   f32 x bf16   one fma chain per block, k ascending. Same bits
   //   f32 x f32    the same
   //   u8 x i8      k a multiple of 4; a biased by +128; exact: the kernel takes 128 * column_sums off
+  //   .. x e4m3    the bits of the product with what widen_scaled makes of the panel
 
-  Overloads<Product<bf16, bf16>, Product<float, bf16>, Product<float, float>, ProductOfCodes> product;
+  Overloads<Product<bf16, bf16>, Product<float, bf16>, Product<float, float>, ProductOfCodes, ProductOfScaled<bf16>,
+            ProductOfScaled<float>>
+      product;
+  /// k rows of a panel of e4m3 codes as the numbers they stand for, a Panel<bf16>; as many rows as k rounded up to 4 are
+  /// written.
+  void (*widen_scaled)(ScaledPanel panel, int k, bf16* out) noexcept;
 
   // ---- the indexer ------------------------------------------------------------------------------------------------
 

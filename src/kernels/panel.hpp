@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "dsakit/tensor.hpp"
 
@@ -10,14 +11,21 @@ namespace dsakit {
 
 inline constexpr int kPanel = 64;       // columns of a panel
 inline constexpr int kSumBlock = 512;   // rows of a panel per partial sum of a floating-point product
+inline constexpr int kScaleRows = 128;  // rows of a panel of e4m3 codes that share a scale
 inline constexpr int kHeadBlock = 16;   // index heads side by side
 inline constexpr int kGemvStep = 32;    // bytes of a key that the GEMV kernels take at a time
 inline constexpr int kGemvRows = 24;    // rows at most that the GEMV kernels serve
 inline constexpr int kGemvKeys = 16;    // keys are addressed in multiples of this many
 
+/// A code of eight bits: sign, 4 bits of exponent, 3 of mantissa. A type of its own, which no int8 is taken for.
+struct e4m3 {
+  std::uint8_t bits;
+};
+
 /// 64 columns of a matrix [k, n] as a dot instruction wants them: the elements of a column in groups of four bytes (4
 /// int8, 2 bf16, 1 float), [ceil(k/group)][64][group]. What lies past k and n is 0. A group of 64 columns is 256 bytes:
-/// four AVX-512 registers, a row of four AMX tiles.
+/// four AVX-512 registers, a row of four AMX tiles. e4m3 codes 0 1 2 3 of a group are kept as 0 2 1 3: the lower bytes
+/// of its half words become a pair of bf16 in place, and so do the upper ones.
 template <class T>
 struct Panel {
   static constexpr int kGroup = 4 / int(sizeof(T));
@@ -29,14 +37,17 @@ struct Panel {
   /// Where row p begins, a multiple of the group.
   static constexpr std::ptrdiff_t row(std::int64_t p) { return std::ptrdiff_t(p) * kPanel; }
   static constexpr std::ptrdiff_t at(std::int64_t p, int column) {
-    return row(p / kGroup * kGroup) + column * kGroup + p % kGroup;
+    return row(p / kGroup * kGroup) + column * kGroup + place(int(p % kGroup));
   }
+  /// Where element p of a group is.
+  static constexpr int place(int p) { return std::is_same_v<T, e4m3> ? p / 2 + p % 2 * 2 : p; }
 };
 
-/// A matrix [k, n] as panels one after the other; int8 has the sums of all columns, int32, behind the last panel.
+/// A matrix [k, n] as panels one after the other; behind the last one int8 has the sums of all columns, int32, and e4m3
+/// the scales of each panel, fp32, [panels][ceil(k/128)].
 template <class T>
 struct Panels {
-  static constexpr bool kSums = sizeof(T) == 1;
+  static constexpr bool kSums = std::is_same_v<T, std::int8_t>, kScales = std::is_same_v<T, e4m3>;
 
   static constexpr std::int64_t count(std::int64_t n) { return (n + kPanel - 1) / kPanel; }
   /// n rounded up to whole panels.
@@ -44,8 +55,10 @@ struct Panels {
   static constexpr std::int64_t elements(std::int64_t k, std::int64_t n) { return count(n) * Panel<T>::elements(k); }
   /// A multiple of 64.
   static constexpr std::int64_t bytes(std::int64_t k, std::int64_t n) {
-    return elements(k, n) * std::int64_t(sizeof(T)) + (kSums ? columns(n) * 4 : 0);
+    return elements(k, n) * std::int64_t(sizeof(T)) + (kSums ? columns(n) * 4 : kScales ? (scales(k, n) * 4 + 63) / 64 * 64 : 0);
   }
+  static constexpr std::int64_t scales_of_panel(std::int64_t k) { return (k + kScaleRows - 1) / kScaleRows; }
+  static constexpr std::int64_t scales(std::int64_t k, std::int64_t n) { return count(n) * scales_of_panel(k); }
   static constexpr std::ptrdiff_t panel(std::int64_t k, std::int64_t i) { return i * Panel<T>::elements(k); }
   static constexpr std::ptrdiff_t at(std::int64_t k, std::int64_t p, std::int64_t column) {
     return panel(k, column / kPanel) + Panel<T>::at(p, int(column % kPanel));
@@ -53,9 +66,24 @@ struct Panels {
   static const std::int32_t* sums(const T* panels, std::int64_t k, std::int64_t n) {
     return reinterpret_cast<const std::int32_t*>(panels + elements(k, n));
   }
+  static const float* scales(const T* panels, std::int64_t k, std::int64_t n) {
+    return reinterpret_cast<const float*>(panels + elements(k, n));
+  }
+  static float* scales(T* panels, std::int64_t k, std::int64_t n) {
+    return reinterpret_cast<float*>(panels + elements(k, n));
+  }
   static std::int32_t* sums(T* panels, std::int64_t k, std::int64_t n) {
     return reinterpret_cast<std::int32_t*>(panels + elements(k, n));
   }
+};
+
+/// A panel of codes, every one of which stands for bf16(fp32(code * scale of its 128 rows)).
+struct ScaledPanel {
+  const e4m3* codes;
+  const float* scales;
+
+  /// From row p on, a multiple of 128.
+  ScaledPanel from(std::int64_t p) const { return {codes + Panel<e4m3>::row(p), scales + p / kScaleRows}; }
 };
 
 constexpr std::int64_t panels_of(std::int64_t n) { return (n + kPanel - 1) / kPanel; }

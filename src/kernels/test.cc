@@ -296,6 +296,80 @@ TEST_P(OnRung, BlocksAreSummedInOrder) {
   EXPECT_EQ(p.run(k.product, short_rows, false, Edge::end)[0], 0x1p24f + 2);
 }
 
+/// Codes of all kinds with scales of all kinds, and the numbers they stand for.
+struct ScaledWeight {
+  int depth;
+  std::vector<e4m3> codes = std::vector<e4m3>(std::size_t(Panel<e4m3>::elements(depth)));
+  std::vector<float> scales;
+  std::vector<bf16> numbers = std::vector<bf16>(std::size_t(Panel<bf16>::elements(depth)));
+
+  explicit ScaledWeight(int depth, float (*scale)(int)) : depth(depth) {
+    for (int p = 0; p < depth; p += kScaleRows) scales.push_back(scale(p / kScaleRows));
+    for (int p = 0; p < depth; ++p)
+      for (int j = 0; j < kPanel; ++j) {
+        int code = int(random_bits() & 255);
+        if ((code & 127) == 127) code = 0x80;
+        codes[Panel<e4m3>::at(p, j)].bits = std::uint8_t(code);
+        numbers[Panel<bf16>::at(p, j)] = to_bf16(value(code) * scales[p / kScaleRows]);
+      }
+  }
+  static float value(int code) {
+    const int exponent = code >> 3 & 15, mantissa = code & 7;
+    const float size = exponent ? std::ldexp(float(8 + mantissa), exponent - 10) : std::ldexp(float(mantissa), -9);
+    return code & 128 ? -size : size;
+  }
+};
+
+float plain_scale(int i) { return 0.001f + 0.37f * float(i); }
+/// Among them those at which numbers become subnormal, overflow, vanish, or change their sign.
+float wild_scale(int i) {
+  const float all[] = {0x1p-120f, 3e38f, -0.7f, 0, 0x1p-149f, -1.9e-38f, 0x1.fffp109f, 0x1p-110f, 1.3f};
+  return all[i % 9];
+}
+
+TEST_P(OnRung, ScaledPanelsAreWidenedExactly) {
+  for (const auto scale : {plain_scale, wild_scale})
+    for (const int depth : {1, 2, 3, 4, 127, 128, 129, 130, 131, 1152})
+      for (const Edge edge : kEdges) {
+        const ScaledWeight w(depth, scale);
+        const Guarded<e4m3> codes(w.codes, edge);
+        const Guarded<float> scales(w.scales, edge);
+        const Guarded<bf16> out(std::size_t(Panel<e4m3>::elements(depth)), edge);
+        k.widen_scaled({codes, scales}, depth, out);
+        for (int p = 0; p < depth; ++p)
+          for (int j = 0; j < kPanel; ++j) {
+            const std::ptrdiff_t at = Panel<bf16>::at(p, j);
+            ASSERT_EQ(out[at].bits, w.numbers[at].bits) << depth << " " << p << " " << j;
+          }
+      }
+}
+
+template <class T>
+void check_scaled(const Kernels& k, const std::vector<T> (*random)(std::size_t)) {
+  for (const auto scale : {plain_scale, wild_scale})
+    for (const int depth : {0, 1, 2, 3, 4, 5, 6, 7, 127, 128, 130, 511, 512, 513, 1030})
+      for (const int m : {1, 2, 3, 7})
+        for (const bool add : {false, true}) {
+          const ScaledWeight w(depth, scale);
+          const std::ptrdiff_t a_stride = depth + 3, c_stride = kPanel + 5;
+          const std::vector<T> rows = random((m - 1) * a_stride + depth);
+          const std::vector<float> before = random_floats((m - 1) * c_stride + kPanel);
+          for (const Edge edge : kEdges) {
+            const Guarded<T> a(rows, edge);
+            const Guarded<e4m3> codes(w.codes, edge);
+            const Guarded<float> scales(w.scales, edge), got(before, edge), expected(before, edge);
+            k.product(a, a_stride, m, w.numbers.data(), depth, expected, c_stride, add);
+            k.product(a, a_stride, m, ScaledPanel{codes, scales}, depth, got, c_stride, add);
+            ASSERT_TRUE(same(expected.values(), got.values())) << depth << " " << m;
+          }
+        }
+}
+
+TEST_P(OnRung, ProductsWithScaledPanelsHaveTheBitsOfTheirNumbers) {
+  check_scaled<bf16>(k, [](std::size_t n) -> const std::vector<bf16> { return random_bf16(n); });
+  check_scaled<float>(k, [](std::size_t n) -> const std::vector<float> { return random_floats(n); });
+}
+
 // ---- the indexer ------------------------------------------------------------------------------------------------
 
 TEST_P(OnRung, IndexScoresI8) {

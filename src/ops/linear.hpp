@@ -13,9 +13,16 @@ namespace dsakit {
 
 inline constexpr std::int64_t kTileRows = 64;
 
+/// A panel from row `first` on, a multiple of kSumBlock.
+template <class B>
+const B* panel_from(const B* panel, std::int64_t first) {
+  return panel + Panel<B>::row(first);
+}
+inline ScaledPanel panel_from(const ScaledPanel& panel, std::int64_t first) { return panel.from(first); }
+
 /// Rows of 16 bits times a panel, widened block of sums by block of sums: fma chains.
 template <class A, class B>
-void product_widened(const Kernels& kernels, const A* a, std::int64_t a_stride, std::int64_t rows, const B* panel,
+void product_widened(const Kernels& kernels, const A* a, std::int64_t a_stride, std::int64_t rows, B panel,
                      std::int64_t k, float* tile, bool add) {
   constexpr std::int64_t kSome = 8;
   alignas(64) float wide[kSome * kSumBlock];
@@ -25,7 +32,7 @@ void product_widened(const Kernels& kernels, const A* a, std::int64_t a_stride, 
       const std::int64_t block = std::min<std::int64_t>(kSumBlock, k - first);
       for (std::int64_t i = 0; i < some; ++i)
         kernels.widen(a + (r + i) * a_stride + first, block, wide + i * kSumBlock);
-      kernels.product(wide, kSumBlock, int(some), panel + Panel<B>::row(first), int(block), tile + r * kPanel, kPanel,
+      kernels.product(wide, kSumBlock, int(some), panel_from(panel, first), int(block), tile + r * kPanel, kPanel,
                       add || first > 0);
     }
   }
@@ -48,7 +55,12 @@ void product_of_panel(const Call& call, const A* a, std::int64_t a_stride, std::
 template <class A>
 void product_tile(const Call& call, const Weight& w, std::int64_t matrix, std::int64_t panel, const A* a,
                   std::int64_t a_stride, std::int64_t rows, float* tile) {
-  product_of_panel(call, a, a_stride, rows, w.panel_bf16(matrix, panel, nullptr), w.k, tile, false);
+  if (!w.scales)
+    return product_of_panel(call, a, a_stride, rows, w.panel_bf16(matrix, panel, nullptr), w.k, tile, false);
+  const ScaledPanel codes = w.scaled_panel(panel);
+  if constexpr (sizeof(A) == 2)
+    if (call.same_products()) return product_widened(call.kernels(), a, a_stride, rows, codes, w.k, tile, false);
+  call.kernels().product(a, a_stride, int(rows), codes, int(w.k), tile, kPanel, false);
 }
 
 /// Of `rows` rows times all of w.

@@ -36,6 +36,11 @@ struct Matrices {
 
 /// `t` with its last two axes in the order in which they lie in memory.
 Tensor as_it_lies(const Tensor& t);
+/// These operators take numbers, not 8-bit floats with scales.
+inline void refuse_scaled(const Check& check, const Tensor& t, const char* name) {
+  if (t.format == Format::scaled)
+    check.fail(Status::unsupported, name, "", "is packed from 8-bit floats and scales", "bfloat16 numbers");
+}
 /// The stack that `t` is; its rank, shape, dtype and memory (as_it_lies) have been checked.
 Matrices matrices_of(const Tensor& t);
 

@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -21,7 +22,7 @@ constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b 
 }  // namespace
 
 std::int64_t Weight::scratch_bytes() const {
-  return packed ? 0 : packed_bytes(dtype, k, kPanel);
+  return packed && !scales ? 0 : packed_bytes(dtype, k, kPanel);
 }
 
 const bf16* Weight::panel_bf16(std::int64_t matrix, std::int64_t panel, std::byte* scratch) const {
@@ -48,6 +49,7 @@ Weight::PanelI8 Weight::panel_i8(std::int64_t panel, std::byte* scratch) const {
 float Weight::at(std::int64_t matrix, std::int64_t row, std::int64_t column) const {
   std::int64_t offset;
   const std::byte* base;
+  if (scales) return to_float(number_at(scaled_panel(column / kPanel), row, int(column % kPanel)));
   if (packed) {
     base = packed + matrix * batch_stride;
     offset = dtype == DType::i8 ? Panels<std::int8_t>::at(k, row, column) : Panels<bf16>::at(k, row, column);
@@ -60,6 +62,13 @@ float Weight::at(std::int64_t matrix, std::int64_t row, std::int64_t column) con
 }
 
 namespace {
+
+Weight scaled_weight(const Tensor& t) {
+  Weight w{.dtype = t.dtype, .k = t.shape[0], .n = t.shape[1]};
+  w.packed = static_cast<const std::byte*>(t.data);
+  w.scales = Panels<e4m3>::scales(reinterpret_cast<const e4m3*>(w.packed), w.k, w.n);
+  return w;
+}
 
 bool is_storage(const Tensor& t, std::int64_t batch) { return t.format == Format::ND && t.rank == 4 && batch == 0; }
 
@@ -85,6 +94,7 @@ Weight check_weight(const Check& check, const Tensor& t, const char* name, DType
   check_weight_shape(check, t, name, dtype, batch, k, n, why);
   check.dtype(t, name, {dtype});
   check.readable_weight(t, name);
+  if (t.format == Format::scaled) return scaled_weight(t);
   Weight w{.dtype = dtype, .k = k, .n = n, .batch = batch > 0 ? batch : 1};
   const std::int64_t c0 = dtype == DType::i8 ? 32 : 16, size = size_of(dtype);
   if (is_storage(t, batch)) {
@@ -107,6 +117,47 @@ Weight check_weight(const Check& check, const Tensor& t, const char* name, DType
   return w;
 }
 
+/// Streamed once per call by the kernels: huge pages, where the system has them, save most of the TLB misses.
+void PackedWeight::allocate(std::int64_t bytes) {
+  constexpr std::size_t kHugePage = std::size_t(2) << 20;
+  bytes_ = std::size_t(bytes);
+  const std::size_t align = bytes_ >= kHugePage ? kHugePage : 64;
+  const std::size_t reserved = (bytes_ + align - 1) / align * align;
+  void* memory = reserved ? std::aligned_alloc(align, reserved) : nullptr;
+  if (reserved && !memory)
+    throw Error(Status::out_of_memory, "pack_weight", "weight", "", "needs " + std::to_string(bytes_) + " bytes packed",
+                "memory the system can give");
+  if (align == kHugePage) madvise(memory, reserved, MADV_HUGEPAGE);
+  memory_ = std::shared_ptr<std::byte[]>(static_cast<std::byte*>(memory), [](std::byte* p) { std::free(p); });
+}
+
+PackedWeight::PackedWeight(const Tensor& codes, const Tensor& scales) {
+  const Check check("pack_weight", Level::portable);
+  check.required(codes, "codes");
+  check.required(scales, "scales");
+  check.dtype(codes, "codes", {DType::f8_e4m3});
+  check.dtype(scales, "scales", {DType::f32});
+  check.rank(codes, "codes", 2, "[N, K]");
+  check.readable(codes, "codes");
+  check.readable(scales, "scales");
+  const std::int64_t n = codes.shape[0], k = codes.shape[1];
+  check.shape(scales, "scales", {ceil_div(n, kScaleRows), ceil_div(k, kScaleRows)}, "blocks of 128 x 128");
+  allocate(Panels<e4m3>::bytes(k, n));
+  auto* panels = reinterpret_cast<e4m3*>(memory_.get());
+  float* of_panels = Panels<e4m3>::scales(panels, k, n);
+  const std::int64_t blocks = Panels<e4m3>::scales_of_panel(k);
+  for (std::int64_t p = 0; p < panels_of(n); ++p) {
+    pack_panel_e4m3(static_cast<const std::uint8_t*>(codes.data), codes.stride[0], k, n, p,
+                    panels + Panels<e4m3>::panel(k, p));
+    std::copy_n(static_cast<const float*>(scales.data) + p * kPanel / kScaleRows * scales.stride[0], blocks,
+                of_panels + p * blocks);
+  }
+  tensor_ = shaped(DType::bf16, {k, n});
+  tensor_.data = memory_.get();
+  tensor_.format = Format::scaled;
+  tensor_.read_only = true;
+}
+
 PackedWeight::PackedWeight(const Tensor& t) {
   const Check check("pack_weight", Level::portable);
   check.required(t, "weight");
@@ -115,25 +166,14 @@ PackedWeight::PackedWeight(const Tensor& t) {
     check.fail(Status::invalid_shape, "weight", "", "has rank " + std::to_string(t.rank),
                "2 ([K, N]) or 3 ([B, K, N])");
   const bool stack = t.rank == 3;
-  if (t.format == Format::packed) check.fail(Status::invalid_argument, "weight", "", "is packed already", "ND or NZ");
+  if (t.format == Format::packed || t.format == Format::scaled)
+    check.fail(Status::invalid_argument, "weight", "", "is packed already", "ND or NZ");
   if (stack && t.dtype == DType::i8)
     check.fail(Status::invalid_shape, "weight", "", "is a stack of int8 matrices", "[K, N]", "stacks are bfloat16");
   const std::int64_t k = t.shape[t.rank - 2], n = t.shape[t.rank - 1], batch = stack ? t.shape[0] : 0;
   const Weight w = check_weight(check, t, "weight", t.dtype, batch, k, n, "");
   const std::int64_t one = packed_bytes(t.dtype, k, n);
-  bytes_ = std::size_t(one * w.batch);
-
-  // Streamed once per call by the kernels: huge pages, where the system has them, save most of the TLB misses.
-  constexpr std::size_t kHugePage = std::size_t(2) << 20;
-  const std::size_t align = bytes_ >= kHugePage ? kHugePage : 64;
-  const std::size_t reserved = (bytes_ + align - 1) / align * align;
-  void* memory = reserved ? std::aligned_alloc(align, reserved) : nullptr;
-  if (reserved && !memory)
-    check.fail(Status::out_of_memory, "weight", "", "needs " + std::to_string(bytes_) + " bytes packed",
-               "memory the system can give");
-  if (align == kHugePage) madvise(memory, reserved, MADV_HUGEPAGE);
-  memory_ = std::shared_ptr<std::byte[]>(static_cast<std::byte*>(memory), [](std::byte* p) { std::free(p); });
-
+  allocate(one * w.batch);
   for (std::int64_t b = 0; b < w.batch; ++b) {
     std::byte* out = memory_.get() + b * one;
     MatrixSource source = w.source;

@@ -15,19 +15,26 @@ constexpr std::int64_t nz_offset(std::int64_t k, std::int64_t size, std::int64_t
 }
 
 /// A weight as the operators see it, whatever format it came in: a stack of [k, n] matrices cut in panels of 64
-/// columns. Packed panels are read where they lie; others are packed, panel by panel, into the caller's scratch.
+/// columns. Packed panels are read where they lie; others are packed, panel by panel, into the caller's scratch. Panels
+/// of e4m3 codes may be asked for as such.
 struct Weight {
   DType dtype = DType::bf16;
   std::int64_t k = 0, n = 0, batch = 1;
   const std::byte* packed = nullptr;
+  const float* scales = nullptr;  // of e4m3 codes: packed are these, and their numbers bf16
   MatrixSource source{};
   std::ptrdiff_t batch_stride = 0;  // bytes from matrix to matrix
 
   std::int64_t panels() const { return panels_of(n); }
-  /// Scratch that panel_bf16 / panel_i8 may need; 0 for a packed weight.
+  /// Scratch that a panel may need; 0 for a packed weight, but for codes that are widened.
   std::int64_t scratch_bytes() const;
 
   const bf16* panel_bf16(std::int64_t matrix, std::int64_t panel, std::byte* scratch) const;
+  /// Of e4m3 codes.
+  ScaledPanel scaled_panel(std::int64_t panel) const {
+    return {reinterpret_cast<const e4m3*>(packed) + Panels<e4m3>::panel(k, panel),
+            scales + panel * Panels<e4m3>::scales_of_panel(k)};
+  }
   struct PanelI8 {
     const std::int8_t* codes;
     const std::int32_t* column_sums;

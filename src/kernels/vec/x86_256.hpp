@@ -143,6 +143,42 @@ struct Vec256 : VecBase<32> {
     return n;
   }
 
+  /// The numbers of the e4m3 codes of exponents 0 and 1, byte by byte; every further exponent adds 1 to that of the
+  /// result, as long as all are normal.
+  struct E4m3 {
+    static constexpr int kCount = 16;
+    __m256i low, high;
+
+    DSAKIT_INLINE static bool can(float scale) {
+      const float size = scale < 0 ? -scale : scale;
+      return size >= 0x1p-110f && size <= 0x1p110f;
+    }
+    DSAKIT_INLINE explicit E4m3(const bf16* of) {
+      const __m128i subnormal = load16(of), normal = _mm_sub_epi16(load16(of + 8), _mm_set1_epi16(0x80));
+      const __m128i byte = _mm_set1_epi16(255);
+      low = twice(_mm_packus_epi16(_mm_and_si128(normal, byte), _mm_and_si128(subnormal, byte)));
+      high = twice(_mm_packus_epi16(_mm_srli_epi16(normal, 8), _mm_srli_epi16(subnormal, 8)));
+    }
+    DSAKIT_INLINE void pairs(I codes, I& first, I& second) const {
+      const __m256i x = raw(codes), exponent = _mm256_and_si256(x, _mm256_set1_epi8(0x78));
+      const __m256i is_subnormal = _mm256_cmpeq_epi8(exponent, _mm256_setzero_si256());
+      const __m256i entry = _mm256_or_si256(_mm256_and_si256(x, _mm256_set1_epi8(7)),
+                                            _mm256_and_si256(is_subnormal, _mm256_set1_epi8(8)));
+      const __m256i lower = _mm256_shuffle_epi8(low, entry), upper = _mm256_shuffle_epi8(high, entry);
+      const __m256i even = _mm256_set1_epi16(0x00ff), bits = _mm256_set1_epi16(0x0780);
+      const __m256i sign = _mm256_set1_epi16(short(0x8000));
+      const __m256i a = _mm256_or_si256(_mm256_and_si256(lower, even), _mm256_slli_epi16(upper, 8));
+      const __m256i b = _mm256_or_si256(_mm256_srli_epi16(lower, 8), _mm256_andnot_si256(even, upper));
+      first = of(_mm256_xor_si256(_mm256_add_epi16(a, _mm256_and_si256(_mm256_slli_epi16(exponent, 4), bits)),
+                                  _mm256_and_si256(_mm256_slli_epi16(x, 8), sign)));
+      second = of(_mm256_xor_si256(_mm256_add_epi16(b, _mm256_and_si256(_mm256_srli_epi16(exponent, 4), bits)),
+                                   _mm256_and_si256(x, sign)));
+    }
+
+   private:
+    DSAKIT_INLINE static __m256i twice(__m128i x) { return _mm256_broadcastsi128_si256(x); }
+  };
+
   DSAKIT_INLINE static I add_codes(I sum, I codes) {
     return sum + of(_mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), raw(codes)), _mm256_set1_epi16(1)));
   }

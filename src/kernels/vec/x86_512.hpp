@@ -173,6 +173,35 @@ struct Vec512 : VecBase<64> {
                     out + n);
   }
 
+  /// The numbers of the e4m3 codes 0 to 127 in four registers: two look-ups among 64, of which bit 6 chooses.
+  struct E4m3 {
+    static constexpr int kCount = 128;
+    __m512i part[4];
+
+    DSAKIT_INLINE static bool can(float) { return true; }
+    DSAKIT_INLINE explicit E4m3(const bf16* of) {
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) part[i] = _mm512_loadu_si512(of + 32 * i);
+    }
+    /// What the lower bytes of the half words stand for, and the upper ones.
+    DSAKIT_INLINE void pairs(I codes, I& first, I& second) const {
+      const __m512i x = raw(codes);
+      first = number(x, _mm512_slli_epi16(x, 8));
+      second = number(_mm512_srli_epi16(x, 8), x);
+    }
+
+   private:
+    /// The code is the lower byte of x; bit 15 of `sign` is its sign.
+    DSAKIT_INLINE I number(__m512i x, __m512i sign) const {
+      const __m512i low = _mm512_permutex2var_epi16(part[0], x, part[1]),
+                    high = _mm512_permutex2var_epi16(part[2], x, part[3]);
+      const __m512i magnitude =
+          _mm512_mask_blend_epi16(_mm512_test_epi16_mask(x, _mm512_set1_epi16(0x40)), low, high);
+      constexpr int kFlip = 0x78;  // a ^ (b & c)
+      return of(_mm512_ternarylogic_epi32(magnitude, sign, _mm512_set1_epi16(short(0x8000)), kFlip));
+    }
+  };
+
   /// sum += the four codes of each word; += products of pairs of 16-bit integers.
   DSAKIT_INLINE static I add_codes(I sum, I codes) {
     return of(_mm512_dpbusd_epi32(raw(sum), _mm512_set1_epi8(1), raw(codes)));

@@ -125,7 +125,7 @@ void IndexerProlog::hidden_panel(std::int64_t i, const Scratch& s) const {
   if (!key) i -= p_.wk.panels();
   const Weight& w = key ? p_.wk : p_.w_proj;
   const std::int64_t columns = std::min<std::int64_t>(kPanel, w.n - i * kPanel);
-  hidden_.all().times(kernels_, count_, w.panel_bf16(0, i, s.panel), 0, p_.hidden, s.sum);
+  hidden_.all().times(kernels_, count_, {w, 0, i, s.panel}, p_.hidden, s.sum);
   for (int r = 0; r < count_; ++r) {
     const float* sum = s.sum + r * kPanel;
     if (key) {

@@ -152,14 +152,15 @@ void MlaProlog::hidden_panel(std::int64_t i, const Scratch& s) const {
   if (p_.quantised_hidden())
     return product_of_codes(hidden_.codes(), hidden_.codes_stride(), w, i, x_scales_,
                             query ? p_.dq_scale : p_.dkv_kr_scale, s, out, w.n);
-  const bf16* panel = w.panel_bf16(0, i, s.panel);
+  Operand::Panel panel{w, 0, i, s.panel};
   const std::int64_t columns = std::min<std::int64_t>(kPanel, w.n - i * kPanel);
   if (query && p_.numerics.halves_first_sum && hidden_.split() > 0) {
-    hidden_.all().times(kernels_, count_, panel, 0, hidden_.split(), s.sum);
-    hidden_.second().times(kernels_, count_, panel, hidden_.second_from(), p_.hidden - hidden_.second_from(), s.sum2);
+    hidden_.all().times(kernels_, count_, panel, hidden_.split(), s.sum);
+    panel.first = hidden_.second_from();
+    hidden_.second().times(kernels_, count_, panel, p_.hidden - panel.first, s.sum2);
     for (std::int64_t j = 0; j < count_ * kPanel; ++j) s.sum[j] += s.sum2[j];
   } else {
-    hidden_.all().times(kernels_, count_, panel, 0, p_.hidden, s.sum);
+    hidden_.all().times(kernels_, count_, panel, p_.hidden, s.sum);
   }
   bf16 rounded[kPanel];
   for (int r = 0; r < count_; ++r) {
@@ -249,7 +250,7 @@ void MlaProlog::query_panel(std::int64_t i, const Scratch& s) const {
     product_of_codes(codes_, codes_stride_, p_.w_uq_qr, i, scales_, p_.uq_qr_scale, s, s.sum, kPanel);
   } else {
     const Operand operand = {q_norm_, q_norm_wide_, p_.rank};
-    operand.times(kernels_, count_, p_.w_uq_qr.panel_bf16(0, i, s.panel), 0, p_.rank, s.sum);
+    operand.times(kernels_, count_, {p_.w_uq_qr, 0, i, s.panel}, p_.rank, s.sum);
   }
   for (int r = 0; r < count_; ++r) kernels_.round(s.sum + r * kPanel, end - begin, q_ + r * q_width_ + begin);
   if (!q_rope_) return;
@@ -296,7 +297,7 @@ void MlaProlog::query_products(std::int64_t h, const Scratch& s) const {
   }
   for (std::int64_t i = 0; i < p_.w_uk.panels(); ++i) {
     const std::int64_t columns = std::min<std::int64_t>(kPanel, p_.latent - i * kPanel);
-    operand.times(kernels_, count_, p_.w_uk.panel_bf16(h, i, s.panel), 0, p_.nope, s.sum);
+    operand.times(kernels_, count_, {p_.w_uk, h, i, s.panel}, p_.nope, s.sum);
     for (int r = 0; r < count_; ++r) {
       bf16* out = p_.query_codes() ? s.query + r * p_.latent : p_.query_nope.row<bf16>((first_ + r) * p_.heads + h);
       kernels_.round(s.sum + r * kPanel, columns, out + i * kPanel);

@@ -26,9 +26,30 @@ struct Operand {
   /// c[i][j] = sum over depth of row i times the panel from its row `first` (even) on; c is [rows][64].
   void times(const Kernels& kernels, int rows, const bf16* panel, std::int64_t first, std::int64_t depth,
              float* c) const {
-    panel += Panel<bf16>::row(first);
+    panel += dsakit::Panel<bf16>::row(first);
     if (wide) kernels.product(wide, stride, rows, panel, int(depth), c, kPanel, false);
     else kernels.product(narrow, stride, rows, panel, int(depth), c, kPanel, false);
+  }
+
+  /// A panel of a weight, from its row `first` (even) on.
+  struct Panel {
+    const Weight& weight;
+    std::int64_t matrix, panel;
+    std::byte* scratch;  // of weight.scratch_bytes()
+    std::int64_t first = 0;
+  };
+  void times(const Kernels& kernels, int rows, const Panel& p, std::int64_t depth, float* c) const {
+    if (!p.weight.scales)
+      return times(kernels, rows, p.weight.panel_bf16(p.matrix, p.panel, p.scratch), p.first, depth, c);
+    const ScaledPanel codes = p.weight.scaled_panel(p.panel);
+    if (p.first == 0) {
+      if (wide) kernels.product(wide, stride, rows, codes, int(depth), c, kPanel, false);
+      else kernels.product(narrow, stride, rows, codes, int(depth), c, kPanel, false);
+      return;
+    }
+    bf16* numbers = reinterpret_cast<bf16*>(p.scratch);
+    kernels.widen_scaled(codes, int(p.first + depth), numbers);
+    times(kernels, rows, numbers, p.first, depth, c);
   }
 };
 

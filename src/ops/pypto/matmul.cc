@@ -54,6 +54,7 @@ Problem check(const Tensor& a, const Tensor& b, const Tensor& c) {
   check.shape(p.c, "out", {batch, p.a.shape[1], n}, "rows of input, columns of mat2");
   check.readable(p.a, "input");
   check.readable_weight(as_it_lies(w), "mat2");
+  refuse_scaled(check, w, "mat2");
   check.writable(p.c, "out");
   Tensor plain = p.c;
   make_contiguous(plain);

@@ -67,6 +67,7 @@ void check_operands(const Check& check, const Operands& p, const Tensor& weight,
   tensors.forget(p.w_name);
   check_memory(check, tensors);
   check.readable_weight(as_it_lies(p.w), p.w_name);
+  refuse_scaled(check, p.w, p.w_name);
 }
 
 Operands check_inputs(const Check& check, const TransposeBatchmatmulArgs& a) {
