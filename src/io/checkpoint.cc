@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/checkpoint.hpp"
 
-#include <stdlib.h>
-
 #include <algorithm>
 #include <charconv>
-#include <memory>
 
 #include "dsakit/error.hpp"
 #include "io/json.hpp"
@@ -16,27 +13,6 @@ namespace {
 [[noreturn]] void refuse(Status status, const std::string& what, const std::string& got, const std::string& wanted,
                          const std::string& why = {}) {
   throw Error(status, "load", what, "", got, wanted, why);
-}
-
-/// The path with links followed, empty if there is nothing.
-std::string resolved(const std::string& path) {
-  const std::unique_ptr<char, void (*)(void*)> real(::realpath(path.c_str(), nullptr), std::free);
-  return real ? real.get() : "";
-}
-
-/// The shard's path, once its name is known to stay inside the folder.
-std::string shard_path(const std::string& folder, const std::string& index, const std::string& name) {
-  const auto bad = [&](const std::string& got) {
-    refuse(Status::invalid_path, index + ": " + printable(name), got,
-           "the name of a file in the folder");
-  };
-  if (name.empty() || name == "." || name == "..") bad("is no file name");
-  if (name.find('\0') != std::string::npos) bad("holds a NUL");
-  if (name.find_first_of("/\\") != std::string::npos) bad("holds a separator");
-  const std::string path = folder + "/" + name, real = resolved(path);
-  const std::string inside = resolved(folder) + "/";
-  if (!real.empty() && real.compare(0, inside.size(), inside) != 0) bad("is a link out of the folder");
-  return path;
 }
 
 constexpr std::string_view kLayers = "model.layers.";
@@ -141,53 +117,32 @@ void Checkpoint::read_description() {
 }
 
 void Checkpoint::open_files() {
-  const auto path = [&](const std::string& name) { return folder_ + "/" + name; };
-  const std::string plain = "model.safetensors", slim = "quant_model_weights.safetensors", suffix = ".index.json";
-  if (exists(path(plain + suffix)) && exists(path(slim + suffix)))
-    refuse(Status::conflict, slim + suffix, "is beside " + plain + suffix, "one of the two");
-  for (const std::string& name : {plain, slim}) {
-    if (exists(path(name))) {
-      files_.emplace_back(path(name));
-      return;
-    }
-    index_name_ = name + suffix;
-    if (exists(path(index_name_))) return open_shards(path(index_name_));
+  index_ = read_shard_index(folder_);
+  for (const std::string& shard : index_.shards) {
+    const std::string path = folder_ + "/" + shard;
+    const bool absent = options_.shards_may_be_absent && !file_exists(path);
+    shards_.push_back(absent ? nullptr : &files_.emplace_back(path));
   }
-  files_.emplace_back(path(plain));  // says that it is missing
+  if (!index_.name.empty()) check_index();
 }
 
-void Checkpoint::open_shards(const std::string& index) {
-  const std::string text = read_json_object(index, Status::invalid_file);
-  std::map<std::string, std::size_t> shards;
-  bool mapped = false;
-  Json(text).members([&](const std::string& key, const Json& value) {
-    if (key != "weight_map") return;
-    mapped = value.is_object();
-    if (mapped)
-      value.members([&](const std::string& name, const Json& shard) {
-        if (!shard.is_string())
-          refuse(Status::invalid_file, index_name_ + ": " + printable(name),
-                 "is " + printable(shard.text()), "the name of a file");
-        shard_of_[name] = shards.emplace(shard.string(), shards.size()).first->second;
-      });
-  });
-  if (!mapped) refuse(Status::invalid_file, index_name_, "has no weight_map", "an object of tensor and file names");
-
-  std::vector<std::string> paths(shards.size());
-  for (const auto& [name, number] : shards) paths[number] = shard_path(folder_, index_name_, name);
-  for (const std::string& path : paths) files_.emplace_back(path);
-
-  for (const auto& [name, number] : shard_of_)
-    if (!files_[number].find(name))
-      refuse(Status::missing_tensor, printable(name), "is missing", "in " + files_[number].file().name(), index_name_);
-  for (std::size_t number = 0; number < files_.size(); ++number)
-    for (const FileTensor& tensor : files_[number].tensors()) {
-      const auto at = shard_of_.find(tensor.name);
-      if (at == shard_of_.end() || at->second != number)
-        refuse(Status::conflict, printable(tensor.name), "is also in " + files_[number].file().name(),
-               at == shard_of_.end() ? "no tensor that is not listed" : "only in " + files_[at->second].file().name(),
-               index_name_);
+/// Index and headers say the same.
+void Checkpoint::check_index() const {
+  for (const auto& [name, number] : index_.shard_of)
+    if (shards_[number] && !shards_[number]->find(name))
+      refuse(Status::missing_tensor, printable(name), "is missing", "in " + shards_[number]->file().name(),
+             index_.name);
+  for (std::size_t number = 0; number < shards_.size(); ++number) {
+    if (!shards_[number]) continue;
+    for (const FileTensor& tensor : shards_[number]->tensors()) {
+      const auto at = index_.shard_of.find(tensor.name);
+      if (at == index_.shard_of.end() || at->second != number)
+        refuse(Status::conflict, printable(tensor.name), "is also in " + shards_[number]->file().name(),
+               at == index_.shard_of.end() ? "no tensor that is not listed"
+                                           : "only in " + printable(index_.shards[at->second]),
+               index_.name);
     }
+  }
 }
 
 void Checkpoint::check_layer_numbers() const {
@@ -232,20 +187,21 @@ std::vector<std::string> Checkpoint::notes() const {
 }
 
 Place Checkpoint::find(const std::string& name) const {
-  if (shard_of_.empty()) {
-    for (const SafetensorsFile& file : files_)
-      if (const FileTensor* tensor = file.find(name)) return {&file, tensor};
-    return {};
-  }
-  const auto at = shard_of_.find(name);
-  if (at == shard_of_.end()) return {};
-  return {&files_[at->second], files_[at->second].find(name)};
+  if (index_.name.empty()) return {&files_[0], files_[0].find(name)};
+  const auto at = index_.shard_of.find(name);
+  if (at == index_.shard_of.end() || !shards_[at->second]) return {};
+  return {shards_[at->second], shards_[at->second]->find(name)};
 }
 
 Place Checkpoint::expect(const std::string& name, const std::vector<std::int64_t>& shape) const {
   const Place place = find(name);
   const std::string wanted = shape_text(shape.data(), int(shape.size()));
-  if (!place) refuse(Status::missing_tensor, printable(name), "is missing", "a tensor of shape " + wanted);
+  if (!place) {
+    const auto at = index_.shard_of.find(name);
+    const bool absent = at != index_.shard_of.end();
+    refuse(Status::missing_tensor, printable(name), "is missing", "a tensor of shape " + wanted,
+           absent ? "in " + printable(index_.shards[at->second]) + ", which is not here" : "");
+  }
   const FileTensor& t = *place.tensor;
   if (!std::equal(t.shape.begin(), t.shape.begin() + t.rank, shape.begin(), shape.end()))
     refuse(Status::invalid_shape, place.shown(), "has shape " + shape_text(t.shape.data(), t.rank), wanted,

@@ -11,13 +11,15 @@
 #include "io/aligned_array.hpp"
 #include "io/config.hpp"
 #include "io/safetensors.hpp"
+#include "io/shard_index.hpp"
 #include "io/stored_matrix.hpp"
 
 namespace dsakit::io {
 
 /// What a caller may ask for in place of a refusal.
 struct CheckpointOptions {
-  bool dequantise_static = false;  // reads the weights of W8A8 with static activations
+  bool dequantise_static = false;     // reads the weights of W8A8 with static activations
+  bool shards_may_be_absent = false;  // a tensor of one that is, is missing when it is asked for
 };
 
 /// A folder in Hugging Face layout: config.json beside model.safetensors, or beside model.safetensors.index.json and
@@ -57,7 +59,7 @@ class Checkpoint {
  private:
   void read_description();
   void open_files();
-  void open_shards(const std::string& index);
+  void check_index() const;
   void check_layer_numbers() const;
   Place find(const std::string& name) const;
   Place expect(const std::string& name, const std::vector<std::int64_t>& shape) const;
@@ -75,8 +77,8 @@ class Checkpoint {
   std::map<std::string, std::string, std::less<>> description_;  // types by tensor, of msModelSlim
   bool is_described_ = false;
   std::deque<SafetensorsFile> files_;
-  std::string index_name_;
-  std::map<std::string, std::size_t, std::less<>> shard_of_;  // of the index; empty for a single file
+  ShardIndex index_;
+  std::vector<const SafetensorsFile*> shards_;  // of the index; null where one is absent
 };
 
 }  // namespace dsakit::io

@@ -136,19 +136,24 @@ std::string shape_text(const std::int64_t* shape, int rank) {
   return s + "]";
 }
 
-SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
-  const std::uint64_t size = file_.size();
-  if (size < 8) refuse(file_, {"", "has " + std::to_string(size) + " bytes", "at least 8", "", "TOO_SHORT"});
+std::uint64_t safetensors_header_length(const File& file) {
+  const std::uint64_t size = file.size();
+  if (size < 8) refuse(file, {"", "has " + std::to_string(size) + " bytes", "at least 8", "", "TOO_SHORT"});
   unsigned char word[8];
-  file_.read(0, word, sizeof word);
+  file.read(0, word, sizeof word);
   std::uint64_t length = 0;
   for (int i = 7; i >= 0; --i) length = length << 8 | word[i];
   const std::string got = "is " + std::to_string(length);
   if (length > kMaxHeader)
-    refuse(file_, {"header length", got, "at most " + std::to_string(kMaxHeader), "", "HEADER_TOO_LARGE"});
-  if (length < 2 || length > size - 8)
-    refuse(file_,
+    refuse(file, {"header length", got, "at most " + std::to_string(kMaxHeader), "", "HEADER_TOO_LARGE"});
+  if (length < 2 || (length > size - 8 && !file.is_in_pieces()))
+    refuse(file,
            {"header length", got, "at least 2 and inside the file", std::to_string(size) + " bytes", "HEADER_LENGTH"});
+  return length;
+}
+
+SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
+  const std::uint64_t length = safetensors_header_length(file_);
   std::string header(length, '\0');
   file_.read(8, header.data(), header.size());
   data_start_ = 8 + length;
@@ -199,6 +204,8 @@ void SafetensorsFile::check_tiling() {
                      "where the tensor before it ends", t.begin < at ? "OVERLAP" : "HOLE"});
     at = t.end;
   }
+  data_bytes_ = at;
+  if (file_.is_in_pieces() && data_start_ + at > file_.size()) return;
   if (data_start_ + at != file_.size())
     refuse(file_, {"", "has " + std::to_string(file_.size()) + " bytes", std::to_string(data_start_ + at),
                    "header and tensors", data_start_ + at < file_.size() ? "TAIL" : "TRUNCATED"});

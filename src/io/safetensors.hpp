@@ -38,7 +38,8 @@ std::string shape_text(const std::int64_t* shape, int rank);
 
 /// A safetensors file whose header has been read and believed. The constructor refuses, as INVALID_FILE with the reason
 /// in Error::reason, what tests/corpus/make_bad_safetensors.py lists, in that order; everything after it may rely on
-/// it: ranges tile the data section, sizes fit shapes, names are unique. Opening reads the header only.
+/// it: ranges tile the data section, sizes fit shapes, names are unique. Opening reads the header only. A file in
+/// pieces may lack tensors, but not its header.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::string& path);
@@ -46,7 +47,9 @@ class SafetensorsFile {
   const File& file() const { return file_; }
   const std::deque<FileTensor>& tensors() const { return tensors_; }  // in header order
   const FileTensor* find(std::string_view name) const;
-  std::uint64_t data_bytes() const { return file_.size() - data_start_; }
+  std::uint64_t data_start() const { return data_start_; }
+  std::uint64_t data_bytes() const { return data_bytes_; }
+  bool has(const FileTensor& tensor) const { return file_.has(data_start_ + tensor.begin, tensor.bytes()); }
   std::map<std::string, std::string> metadata() const;
 
   /// Bytes [offset, offset + bytes) of a tensor of this file.
@@ -60,11 +63,14 @@ class SafetensorsFile {
   void check_tiling();
 
   File file_;
-  std::uint64_t data_start_ = 0;
+  std::uint64_t data_start_ = 0, data_bytes_ = 0;
   std::deque<FileTensor> tensors_;      // a deque grows without copying: headers may have 100 MB
   std::vector<std::uint32_t> by_name_;  // places in tensors_
   std::string metadata_;                // the text of __metadata__
 };
+
+/// Length of the header that the first 8 bytes tell; they are here, the header need not be. INVALID_FILE if it cannot be.
+std::uint64_t safetensors_header_length(const File& file);
 
 /// Writes contiguous tensors in the given order; an existing file is replaced.
 void write_safetensors(const std::string& path, const std::vector<std::pair<std::string, Tensor>>& tensors,
