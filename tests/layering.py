@@ -13,6 +13,7 @@ MAY = {
     "src/io": {"core"},
     "src/ops": {"run", "core", "kernels"},
     "src/layer": {"ops", "io", "run", "core", "kernels"},
+    "src/checkpoint": {"layer", "ops", "io", "run", "core"},
     "src/capi": {"ops", "io", "core"},
     "src/cuda": {"ops", "run", "core"},
     "src/dist": set(),
@@ -22,7 +23,7 @@ MAY = {
     "examples": set(),
 }
 # test*.cc and bench*.cc lie beside what they look at, and see all of the house.
-PROBES_MAY = {"core", "kernels", "run", "io", "ops", "layer", "capi"}
+PROBES_MAY = {"core", "kernels", "run", "io", "ops", "layer", "checkpoint", "capi"}
 # src/bench.hpp: what src/ops/*/bench.cc hand to tools/bench.cc.
 MAY["src"] = {"core", "ops"}
 
@@ -36,6 +37,7 @@ EXCEPTIONS = {
     ("tools", "core/random.hpp"): "data that is the same on every machine, for `dsakit demo`",
     ("tools", "layer/layer.hpp"): "a layer of synthetic weights, for `dsakit demo`",
     ("tools", "io/file.hpp"): "a text, read without hanging on a FIFO",
+    ("tools", "checkpoint/plan.hpp"): "`dsakit plan`",
     ("tools", "io/describe.hpp"): "`dsakit inspect`",
     ("tools", "ops/describe_text.hpp"): "`dsakit describe`",
     ("python", "ops/ops.inc"): "the list of operators",

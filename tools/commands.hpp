@@ -18,6 +18,18 @@ struct RunOptions {
 };
 int run(const RunOptions&);
 
+struct PlanOptions {
+  std::string path{};    // a checkpoint folder or a config.json
+  std::string layers{};  // "0-3,7"; "": all
+  bool attention_only = false;
+  std::string memory{};  // "": what this machine has
+  bool json = false;
+};
+int plan(const PlanOptions&);
+
+/// "64GB", "1.5 TiB", "1000": bytes, KB .. TB, KiB .. TiB; 0 for anything else, and for what is not above 0.
+std::uint64_t size_of_text(const std::string& text);
+
 struct BenchOptions {
   std::vector<std::string> operators{};  // empty: all
   int threads = 0;                     // 0: one thread, then all

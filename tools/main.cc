@@ -52,6 +52,11 @@ std::string temperature(const std::string& text) {
   return "is '" + text.substr(0, 120) + "', wanted a finite number of at least 0";
 }
 
+std::string size(const std::string& text) {
+  if (dsakit::tools::size_of_text(text) > 0) return "";
+  return "is '" + text.substr(0, 120) + "', wanted a size: bytes, or KB .. TB, KiB .. TiB";
+}
+
 std::string not_empty(const std::string& text) { return text.empty() ? "is empty, wanted a checkpoint folder" : ""; }
 
 /// The exit code where the first word can only be a subcommand and is none.
@@ -94,6 +99,17 @@ int main(int argc, char** argv) {
   run_command->add_option("--seed", run_options.seed, "Of the sampling");
   run_command->add_flag("--json", run_options.json, "Machine-readable");
 
+  PlanOptions plan_options;
+  auto* plan_command = app.add_subcommand("plan", "What a checkpoint has, what of it fits into memory, what to fetch of it");
+  plan_command->add_option("CHECKPOINT", plan_options.path, "Checkpoint folder, whose weights need not be there, or a config.json")
+      ->required()
+      ->check(not_empty, "", "");
+  plan_command->add_option("--layers", plan_options.layers, "Only these, such as 0-3,7: shards and byte ranges");
+  plan_command->add_flag("--attention-only", plan_options.attention_only, "Only what attention takes: shards and byte ranges");
+  plan_command->add_option("--memory", plan_options.memory, "SIZE to plan for, such as 64GB (default: this machine's)")
+      ->check(size, "", "");
+  plan_command->add_flag("--json", plan_options.json, "Machine-readable");
+
   DemoOptions demo_options;
   auto* demo_command = app.add_subcommand("demo", "The tour: held-out text, retrieval, one full-size decode step");
   demo_command->add_flag("--quick", demo_options.quick, "Everything smaller, about a minute of one core");
@@ -133,6 +149,7 @@ int main(int argc, char** argv) {
 
   try {
     if (*run_command) return run(run_options);
+    if (*plan_command) return plan(plan_options);
     if (*demo_command) return demo(demo_options);
 #ifdef DSAKIT_BENCH
     if (*bench_command) return bench(bench_options);
