@@ -42,7 +42,8 @@ struct Costs {
 };
 
 /// The caches of one attention layer and one sequence, in pages found through a block table; grows by pages.
-/// Copies are independent.
+/// A copy is an independent sequence that shares the pages until one of the two writes to the last of them: it costs a
+/// block table. Any thread may use a copy while others use theirs.
 class LayerCache {
  public:
   struct State;
@@ -56,13 +57,26 @@ class LayerCache {
   std::string_view mode() const;
   std::int64_t length() const;  // tokens held
   std::int64_t page_size() const;
-  std::size_t bytes() const;  // memory held
+  std::size_t bytes() const;  // memory held, together with its copies
   void reset();               // forgets the tokens, keeps the memory
+  void crop(std::int64_t count);  // forgets the last `count` tokens
   State& state() { return *state_; }
   const State& state() const { return *state_; }
 
  private:
   std::unique_ptr<State> state_;
+};
+
+/// Tokens of one sequence in a batch.
+struct NewTokens {
+  LayerCache* cache;
+  std::int64_t count;
+};
+
+/// cos and sin of the angles of every token, bf16 [T, qk_rope_head_dim] without gaps, the halves of a row repeated.
+/// Absent: those of the tokens' positions as config.json describes them.
+struct Rotation {
+  Tensor cos{}, sin{};
 };
 
 /// The attention of one layer, from normalised hidden states to what is added to the residual.
@@ -87,14 +101,19 @@ class AttentionLayer {
   /// else the best, best first. Entries behind that are undefined. Costs are added to *costs.
   void forward(const Tensor& hidden, const Tensor& out, LayerCache& cache, const Tensor& selection = {},
                Context& = default_context(), Costs* costs = nullptr) const;
+  /// The same for several sequences of one mode at once: rows of `hidden`, `out` and `selection` one sequence after the
+  /// other. Weights are read once for all; each sequence has the bits it has alone. After an error none has grown.
+  void forward(const Tensor& hidden, const Tensor& out, std::span<const NewTokens> sequences,
+               const Tensor& selection = {}, const Rotation& rotation = {}, Context& = default_context(),
+               Costs* costs = nullptr) const;
   State& state() const { return *state_; }
 
  private:
   std::shared_ptr<State> state_;
 };
 
-/// One sequence running through a model in one mode: a cache per layer. Copies are independent sequences that share
-/// the weights.
+/// One sequence running through a model in one mode: a cache per layer. A copy is an independent sequence that shares
+/// the weights, and the caches of what both have said so far (LayerCache).
 class Session {
  public:
   struct State;
@@ -107,8 +126,10 @@ class Session {
 
   std::string_view mode() const;
   std::int64_t length() const;
+  std::int64_t vocab_size() const;
   std::size_t cache_bytes() const;
   void reset();
+  void crop(std::int64_t count);  // forgets the last `count` tokens
 
   /// Appends tokens. `logits` receives those of the last logits.size() / vocab_size tokens, row by row: none, the
   /// last or all of them.
@@ -117,10 +138,16 @@ class Session {
   void clear_costs();
   /// Sees what every layer attends to in the sparse modes: i32 [rows, index_topk], row i that of position first + i.
   void observe(std::function<void(int layer, std::int64_t first, const Tensor& selection)>);
+  State& state() { return *state_; }
 
  private:
   std::unique_ptr<State> state_;
 };
+
+/// Appends a token to each of several sessions of one model and mode; logits [sessions, vocab_size]. Weights are read
+/// once for all, each session has the bits it has alone. After an error no session has grown.
+void step(std::span<Session* const> sessions, std::span<const std::int32_t> tokens, std::span<float> logits,
+          Context& = default_context());
 
 struct Score {
   double bits_per_byte = 0;

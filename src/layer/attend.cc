@@ -17,60 +17,65 @@ double row_bytes(const LayerCache::State& cache) {
   return double(cache.latent.row_bytes() + cache.rope.row_bytes() + cache.latent_scale.row_bytes());
 }
 
-void attend_dense(const Chunk& m) {
-  Timed timed(m.costs, "dense_attention", double(m.total) * row_bytes(m.cache));
-  dense_attention({.query_nope = data_of<bf16>(m.query_nope),
-                   .query_rope = data_of<bf16>(m.query_rope),
-                   .rows = m.rows,
-                   .first = m.first,
+Tensor rows_of(const Part& part, const Tensor& t) { return slice(t, part.row, part.rows); }
+
+void attend_dense(const Chunk& m, const Part& part) {
+  Timed timed(m.costs, "dense_attention", double(part.total) * row_bytes(m.cache));
+  dense_attention({.query_nope = data_of<bf16>(rows_of(part, m.query_nope)),
+                   .query_rope = data_of<bf16>(rows_of(part, m.query_rope)),
+                   .rows = part.rows,
+                   .first = part.first,
                    .heads = m.config.num_attention_heads,
                    .scale = m.layer.scale,
-                   .out = data_of<bf16>(m.attended)},
-                  m.cache, m.context);
+                   .out = data_of<bf16>(rows_of(part, m.attended))},
+                  *part.cache, m.context);
 }
 
 /// `listed`: positions of all rows' selections, as in the next.
-void attend_sparse(const Chunk& m, double listed) {
+void attend_sparse(const Chunk& m, const Part& part, double listed) {
   Timed timed(m.costs, "sparse_flash_attention_quant", listed * row_bytes(m.cache));
   const std::int64_t n = m.config.num_attention_heads, k = m.config.index_topk, latent = m.config.kv_lora_rank;
-  const std::int32_t keys = std::int32_t(m.total);
+  const std::int32_t keys = std::int32_t(part.total);
+  LayerCache::State& cache = *part.cache;
   sparse_flash_attention_quant(
       {
-          .query_nope = reshaped(m.query_nope, {m.rows * n, latent}),
-          .query_rope = reshaped(m.query_rope, {m.rows * n, m.config.qk_rope_head_dim}),
-          .key_nope_2d = m.cache.rows_of(m.cache.latent),
-          .key_rope_2d = m.cache.rows_of(m.cache.rope),
-          .k_nope_scales = m.cache.rows_of(m.cache.latent_scale),
-          .topk_indices = tensor(m.selection, {m.rows, k}),
-          .block_table = m.cache.block_table(),
+          .query_nope = reshaped(rows_of(part, m.query_nope), {part.rows * n, latent}),
+          .query_rope = reshaped(rows_of(part, m.query_rope), {part.rows * n, m.config.qk_rope_head_dim}),
+          .key_nope_2d = cache.rows_of(cache.latent),
+          .key_rope_2d = cache.rows_of(cache.rope),
+          .k_nope_scales = cache.rows_of(cache.latent_scale),
+          .topk_indices = tensor(m.selection + part.row * k, {part.rows, k}),
+          .block_table = cache.block_table(),
           .kv_act_seqs = tensor(&keys, {1}),
           .b = 1,
-          .s1 = m.rows,
+          .s1 = part.rows,
           .nq = n,
           .softmax_scale = m.layer.scale,
           .topk = k,
-          .block_size = m.cache.page_size,
+          .block_size = cache.page_size,
       },
-      {.attention_out = reshaped(m.attended, {1, m.rows, n, latent})}, m.context);
+      {.attention_out = reshaped(rows_of(part, m.attended), {1, part.rows, n, latent})}, m.context);
 }
 
-void attend_packed(const Chunk& m, double listed) {
+void attend_packed(const Chunk& m, const Part& part, double listed) {
   Timed timed(m.costs, "kv_quant_sparse_flash_attention", listed * row_bytes(m.cache));
   const std::int64_t n = m.config.num_attention_heads, k = m.config.index_topk;
-  for (std::int64_t i = 0; i < m.rows && m.first + i + 1 < k; ++i)
-    m.selection[i * k + m.first + i + 1] = -1;  // the end of a list that is not full
-  const std::int32_t queries = std::int32_t(m.rows), keys = std::int32_t(m.total);
-  const Tensor key = m.cache.pages_of(m.cache.latent);
+  std::int32_t* selection = m.selection + part.row * k;
+  for (std::int64_t i = 0; i < part.rows && part.first + i + 1 < k; ++i)
+    selection[i * k + part.first + i + 1] = -1;  // the end of a list that is not full
+  const std::int32_t queries = std::int32_t(part.rows), keys = std::int32_t(part.total);
+  const Tensor key = part.cache->pages_of(part.cache->latent);
   kv_quant_sparse_flash_attention(
       {
-          .query = reshaped(m.query_nope, {m.rows, n, m.config.kv_lora_rank + m.config.qk_rope_head_dim}),
+          .query = reshaped(rows_of(part, m.query_nope),
+                            {part.rows, n, m.config.kv_lora_rank + m.config.qk_rope_head_dim}),
           .key = key,
           .value = key,
-          .sparse_indices = tensor(m.selection, {m.rows, 1, k}),
+          .sparse_indices = tensor(selection, {part.rows, 1, k}),
           .scale_value = m.layer.scale,
           .key_quant_mode = 2,
           .value_quant_mode = 2,
-          .block_table = m.cache.block_table(),
+          .block_table = part.cache->block_table(),
           .actual_seq_lengths_query = tensor(&queries, {1}),
           .actual_seq_lengths_kv = tensor(&keys, {1}),
           .layout_query = "TND",
@@ -79,37 +84,40 @@ void attend_packed(const Chunk& m, double listed) {
           .tile_size = latent_group(m.config.kv_lora_rank),
           .rope_head_dim = m.config.qk_rope_head_dim,
       },
-      {.attention_out = m.attended}, m.context);
+      {.attention_out = rows_of(part, m.attended)}, m.context);
 }
 
 }  // namespace
 
 /// Rows that see at most K positions take them all, in order; the others are scored.
-void select(const Chunk& m) {
-  const std::int64_t k = m.config.index_topk, all = std::clamp<std::int64_t>(k - m.first, 0, m.rows);
-  const std::int64_t scored = m.rows - all;
-  for (std::int64_t i = 0; i < all; ++i)
-    std::iota(m.selection + i * k, m.selection + i * k + m.first + i + 1, 0);
+void select(const Chunk& m, const Part& part) {
+  const std::int64_t k = m.config.index_topk, all = std::clamp<std::int64_t>(k - part.first, 0, part.rows);
+  const std::int64_t scored = part.rows - all, at = part.row + all;
+  LayerCache::State& cache = *part.cache;
+  for (std::int64_t i = 0; i < all; ++i) {
+    std::int32_t* list = m.selection + (part.row + i) * k;
+    std::iota(list, list + part.first + i + 1, 0);
+  }
   if (scored == 0) return;
-  const std::int32_t queries = std::int32_t(scored), keys = std::int32_t(m.total);
-  const Tensor query = slice(m.index_query, all, scored), weights = slice(m.index_weights, all, scored);
+  const std::int32_t queries = std::int32_t(scored), keys = std::int32_t(part.total);
+  const Tensor query = slice(m.index_query, at, scored), weights = slice(m.index_weights, at, scored);
   const Tensor query_length = tensor(&queries, {1}), key_length = tensor(&keys, {1});
-  const Tensor indices = tensor(m.selection + all * k, {scored, 1, k});
+  const Tensor indices = tensor(m.selection + at * k, {scored, 1, k});
   Timed timed(m.costs, m.quantised() ? "quant_lightning_indexer" : "lightning_indexer",
-              double(m.total) * double(m.cache.index_key.row_bytes() + m.cache.index_scale.row_bytes()));
+              double(part.total) * double(cache.index_key.row_bytes() + cache.index_scale.row_bytes()));
   if (m.quantised()) {
-    Tensor query_scale = slice(m.index_query_scale, all, scored), key_scale = m.cache.pages_of(m.cache.index_scale);
+    Tensor query_scale = slice(m.index_query_scale, at, scored), key_scale = cache.pages_of(cache.index_scale);
     query_scale.rank = 2, key_scale.rank = 3;  // without the axis of size 1
     quant_lightning_indexer(
         {
             .query = query,
-            .key = m.cache.pages_of(m.cache.index_key),
+            .key = cache.pages_of(cache.index_key),
             .weights = weights,
             .query_dequant_scale = query_scale,
             .key_dequant_scale = key_scale,
             .actual_seq_lengths_query = query_length,
             .actual_seq_lengths_key = key_length,
-            .block_table = m.cache.block_table(),
+            .block_table = cache.block_table(),
             .layout_query = "TND",
             .layout_key = "PA_BSND",
             .sparse_count = k,
@@ -120,11 +128,11 @@ void select(const Chunk& m) {
     lightning_indexer(
         {
             .query = query,
-            .key = m.cache.pages_of(m.cache.index_key),
+            .key = cache.pages_of(cache.index_key),
             .weights = weights,
             .actual_seq_lengths_query = query_length,
             .actual_seq_lengths_key = key_length,
-            .block_table = m.cache.block_table(),
+            .block_table = cache.block_table(),
             .layout_query = "TND",
             .layout_key = "PA_BSND",
             .sparse_count = k,
@@ -133,17 +141,17 @@ void select(const Chunk& m) {
   }
 }
 
-void attend(const Chunk& m) {
-  const double visible = double(m.rows) * double(m.first) + 0.5 * double(m.rows) * double(m.rows + 1);
+void attend(const Chunk& m, const Part& part) {
+  const double rows = double(part.rows), visible = rows * double(part.first) + 0.5 * rows * (rows + 1);
   double listed = visible;
   if (m.sparse()) {
     listed = 0;
-    for (std::int64_t i = 0; i < m.rows; ++i) listed += double(std::min(m.first + i + 1, m.config.index_topk));
+    for (std::int64_t i = 0; i < part.rows; ++i) listed += double(std::min(part.first + i + 1, m.config.index_topk));
   }
   if (m.costs) m.costs->selected += listed, m.costs->visible += visible;
-  if (!m.sparse()) attend_dense(m);
-  else if (m.packed()) attend_packed(m, listed);
-  else attend_sparse(m, listed);
+  if (!m.sparse()) attend_dense(m, part);
+  else if (m.packed()) attend_packed(m, part, listed);
+  else attend_sparse(m, part, listed);
 }
 
 }  // namespace dsakit

@@ -9,10 +9,10 @@ namespace {
 
 constexpr std::int64_t kMostPositions = INT32_MAX;  // lengths and selections are int32
 
-CachePool copy_of(const CachePool& from) {
-  CachePool to{from, io::AlignedArray<std::byte>(from.memory.size())};
-  if (from.memory.size() > 0) std::memcpy(to.memory.data(), from.memory.data(), from.memory.size());
-  return to;
+std::int64_t checked(std::int64_t page_size) {
+  if (page_size < 1 || page_size > kMostPositions)
+    throw Error(Status::invalid_argument, "model", "page_size", "", "is " + std::to_string(page_size), "1..2147483647");
+  return page_size;
 }
 
 }  // namespace
@@ -38,42 +38,102 @@ RowKinds::RowKinds(const io::ModelConfig& c, bool indexer, Mode mode) {
   if (i8) index_scale = {DType::f16, 1};
 }
 
-LayerCache::State::State(const RowKinds& kinds, Mode mode, std::int64_t page_size)
-    : mode(mode),
-      page_size(page_size),
+PagePool::PagePool(const RowKinds& kinds, std::int64_t page_size)
+    : page_size(checked(page_size)),
       latent{kinds.latent, {}},
       rope{kinds.rope, {}},
       latent_scale{kinds.latent_scale, {}},
       index_key{kinds.index_key, {}},
-      index_scale{kinds.index_scale, {}} {
-  if (page_size < 1 || page_size > kMostPositions)
-    throw Error(Status::invalid_argument, "model", "page_size", "", "is " + std::to_string(page_size), "1..2147483647");
+      index_scale{kinds.index_scale, {}} {}
+
+void PagePool::require(std::int64_t count) {
+  const std::int64_t old = pages(), missing = count - std::int64_t(unused.size());
+  if (missing <= 0) return;
+  const std::int64_t grown = old + std::max(missing, old / 4);  // a quarter at a time: growing stays cheap
+  std::array<io::AlignedArray<std::byte>, 5> larger;
+  for (std::size_t i = 0; i < larger.size(); ++i)
+    larger[i] = io::AlignedArray<std::byte>(grown * page_size * pools()[i]->row_bytes());
+  std::vector<std::int32_t> next;
+  for (std::int64_t p = grown; p-- > old;) next.push_back(std::int32_t(p));
+  owners.reserve(std::size_t(grown));
+  unused.insert(unused.begin(), next.begin(), next.end());
+  owners.resize(std::size_t(grown));
+  for (std::size_t i = 0; i < larger.size(); ++i) {
+    io::AlignedArray<std::byte>& memory = pools()[i]->memory;
+    if (memory.size() > 0) std::memcpy(larger[i].data(), memory.data(), memory.size());
+    memory = std::move(larger[i]);
+  }
 }
+
+std::int32_t PagePool::take() {
+  const std::int32_t page = unused.back();
+  unused.pop_back();
+  owners[page] = 1;
+  return page;
+}
+
+std::int32_t PagePool::part_with(std::int32_t page, std::int64_t rows) {
+  const std::int32_t own = take();
+  --owners[page];
+  for (CachePool* pool : pools()) {
+    const std::int64_t bytes = page_size * pool->row_bytes();
+    std::byte* memory = pool->memory.data();
+    if (bytes > 0) std::memcpy(memory + own * bytes, memory + page * bytes, rows * pool->row_bytes());
+  }
+  return own;
+}
+
+void PagePool::give_back(std::int32_t page) {
+  if (--owners[page] == 0) unused.push_back(page);
+}
+
+LayerCache::State::State(const RowKinds& kinds, Mode mode, std::int64_t page_size)
+    : mode(mode), pool(std::make_shared<PagePool>(kinds, page_size)) {}
 
 LayerCache::State::State(const State& from)
     : mode(from.mode),
-      page_size(from.page_size),
+      pool(from.pool),
       length(from.length),
-      latent(copy_of(from.latent)),
-      rope(copy_of(from.rope)),
-      latent_scale(copy_of(from.latent_scale)),
-      index_key(copy_of(from.index_key)),
-      index_scale(copy_of(from.index_scale)),
-      table(from.table) {}
+      table(from.table.begin(), from.table.begin() + (from.length + page_size - 1) / page_size) {
+  const std::lock_guard lock(pool->mutex);
+  for (const std::int32_t page : table) ++pool->owners[page];
+}
+
+LayerCache::State::~State() { keep(0); }
 
 void LayerCache::State::reserve(std::int64_t positions) {
   if (positions > kMostPositions)
     throw Error(Status::invalid_argument, "model", "context", "", "is " + std::to_string(positions) + " tokens",
                 "at most " + std::to_string(kMostPositions));
-  const std::int64_t needed = (positions + page_size - 1) / page_size, old = pages();
-  if (needed <= old) return;
-  const std::int64_t grown = std::max(needed, old + old / 4);  // a quarter at a time: growing stays cheap
-  for (CachePool* pool : pools()) {
-    io::AlignedArray<std::byte> larger(grown * page_size * pool->row_bytes());
-    if (pool->memory.size() > 0) std::memcpy(larger.data(), pool->memory.data(), pool->memory.size());
-    pool->memory = std::move(larger);
-  }
-  for (std::int64_t p = old; p < grown; ++p) table.push_back(std::int32_t(p));
+  const std::int64_t needed = (positions + page_size - 1) / page_size, held = std::int64_t(table.size()),
+                     last = length / page_size, rows = length % page_size;
+  const std::lock_guard lock(pool->mutex);
+  const bool shared = positions > length && rows > 0 && pool->owners[table[last]] > 1;
+  pool->require(std::max<std::int64_t>(needed - held, 0) + shared);
+  table.reserve(std::size_t(std::max(needed, held)));
+  if (shared) table[last] = pool->part_with(table[last], rows);
+  for (std::int64_t p = held; p < needed; ++p) table.push_back(pool->take());
+}
+
+void LayerCache::State::keep(std::int64_t positions) {
+  const std::int64_t needed = (positions + page_size - 1) / page_size;
+  length = positions;
+  const std::lock_guard lock(pool->mutex);
+  for (; std::int64_t(table.size()) > needed; table.pop_back()) pool->give_back(table.back());
+}
+
+void LayerCache::State::write(const NewRows& rows, std::int64_t row, std::int64_t count) {
+  const auto one = [&](CachePool& to, const Tensor& from) {
+    const std::int64_t bytes = to.row_bytes();
+    for (std::int64_t i = 0; i < count && bytes > 0; ++i)
+      std::memcpy(to.memory.data() + slot(length + i) * bytes, static_cast<std::byte*>(from.data) + (row + i) * bytes,
+                  std::size_t(bytes));
+  };
+  one(latent, rows.latent);
+  one(rope, rows.rope);
+  one(latent_scale, rows.latent_scale);
+  one(index_key, rows.index_key);
+  one(index_scale, rows.index_scale);
 }
 
 std::size_t LayerCache::State::bytes() const {
@@ -88,19 +148,19 @@ bool LayerCache::State::holds(const RowKinds& kinds) const {
 
 Tensor LayerCache::State::pages_of(CachePool& pool) const {
   if (pool.width == 0) return {};
-  Tensor t = shaped(pool.dtype, {pages(), page_size, 1, pool.width});
+  Tensor t = shaped(pool.dtype, {this->pool->pages(), page_size, 1, pool.width});
   t.data = pool.memory.data();
   return t;
 }
 
 Tensor LayerCache::State::rows_of(CachePool& pool) const {
   if (pool.width == 0) return {};
-  Tensor t = shaped(pool.dtype, {pages() * page_size, pool.width});
+  Tensor t = shaped(pool.dtype, {this->pool->pages() * page_size, pool.width});
   t.data = pool.memory.data();
   return t;
 }
 
-Tensor LayerCache::State::block_table() { return tensor(table.data(), {1, pages()}); }
+Tensor LayerCache::State::block_table() { return tensor(table.data(), {1, std::int64_t(table.size())}); }
 
 LayerCache::LayerCache(std::unique_ptr<State> state) : state_(std::move(state)) {}
 LayerCache::LayerCache(const LayerCache& from) : state_(std::make_unique<State>(*from.state_)) {}
@@ -113,6 +173,12 @@ std::string_view LayerCache::mode() const { return name_of(state_->mode); }
 std::int64_t LayerCache::length() const { return state_->length; }
 std::int64_t LayerCache::page_size() const { return state_->page_size; }
 std::size_t LayerCache::bytes() const { return state_->bytes(); }
-void LayerCache::reset() { state_->length = 0; }
+void LayerCache::reset() { state_->keep(0); }
+void LayerCache::crop(std::int64_t count) {
+  if (count < 0 || count > length())
+    throw Error(Status::invalid_argument, "model", "count", "", "is " + std::to_string(count),
+                "0.." + std::to_string(length()), "the tokens held");
+  state_->keep(length() - count);
+}
 
 }  // namespace dsakit

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <shared_mutex>
 #include <vector>
 
 #include "dsakit/model.hpp"
@@ -47,24 +50,59 @@ struct RowKinds {
   RowKinds(const io::ModelConfig& config, bool indexer, Mode mode);
 };
 
-/// A block table over pools of equal page counts. A position lives in slot table[position / page_size] * page_size +
-/// position % page_size of every pool.
+/// Rows beside each other that are to be kept: one page, [1, rows, 1, width] of each kind; absent where a mode has
+/// none.
+struct NewRows {
+  Tensor latent, rope, latent_scale, index_key, index_scale;
+};
+
+/// Pages of sequences that are copies of one another. A page may belong to several of them, which read it; it is
+/// written by a sequence that has it alone.
+struct PagePool {
+  PagePool(const RowKinds& kinds, std::int64_t page_size);
+
+  const std::int64_t page_size;
+  CachePool latent, rope, latent_scale, index_key, index_scale;
+  std::vector<std::int32_t> owners;  // of each page: sequences
+  std::vector<std::int32_t> unused;  // pages; the last one is the next to be taken
+  std::shared_mutex mutex;           // shared: rows are read and written; alone: pages are taken, given back or moved
+
+  std::int64_t pages() const { return std::int64_t(owners.size()); }
+  /// At least `count` unused pages.
+  void require(std::int64_t count);
+  std::int32_t take();
+  /// A page of its own with the first `rows` rows of `page`, which has one owner less.
+  std::int32_t part_with(std::int32_t page, std::int64_t rows);
+  void give_back(std::int32_t page);
+
+ private:
+  std::array<CachePool*, 5> pools() { return {&latent, &rope, &latent_scale, &index_key, &index_scale}; }
+};
+
+/// A block table over the pools of a PagePool. A position lives in slot table[position / page_size] * page_size +
+/// position % page_size of every pool. A copy shares the pages.
 struct LayerCache::State {
   Mode mode;
-  std::int64_t page_size, length = 0;
-  CachePool latent, rope, latent_scale, index_key, index_scale;
-  std::vector<std::int32_t> table;  // a page for every page of capacity; pages are used in this order
+  std::shared_ptr<PagePool> pool;
+  std::int64_t page_size = pool->page_size, length = 0;
+  CachePool &latent = pool->latent, &rope = pool->rope, &latent_scale = pool->latent_scale,
+            &index_key = pool->index_key, &index_scale = pool->index_scale;
+  std::vector<std::int32_t> table;  // behind the pages of `length`: those that are reserved, of nobody else
   ScratchMemory scratch;            // of a layer that is run on its own; not copied
 
   State(const RowKinds& kinds, Mode mode, std::int64_t page_size);
   State(const State&);
+  ~State();
 
-  std::int64_t pages() const { return std::int64_t(table.size()); }
   std::int64_t slot(std::int64_t position) const {
     return std::int64_t(table[position / page_size]) * page_size + position % page_size;
   }
-  /// Room for `positions`; what is held stays.
+  /// Room for `positions`, to be written from `length` on; what is held stays.
   void reserve(std::int64_t positions);
+  /// Forgets what is behind the first `positions`.
+  void keep(std::int64_t positions);
+  /// Rows row .. row+count-1 of `rows` become positions length .. length+count-1, which are reserved.
+  void write(const NewRows& rows, std::int64_t row, std::int64_t count);
   std::size_t bytes() const;
   /// Whether it was made for layers of these sizes.
   bool holds(const RowKinds&) const;
@@ -74,9 +112,6 @@ struct LayerCache::State {
   /// [pages * page_size, width]
   Tensor rows_of(CachePool& pool) const;
   Tensor block_table();
-
- private:
-  std::vector<CachePool*> pools() { return {&latent, &rope, &latent_scale, &index_key, &index_scale}; }
 };
 
 }  // namespace dsakit

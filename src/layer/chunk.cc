@@ -2,6 +2,10 @@
 #include "layer/chunk.hpp"
 
 #include <algorithm>
+#include <numeric>
+#include <set>
+#include <shared_mutex>
+#include <vector>
 
 #include "layer/costs.hpp"
 #include "ops/linear.hpp"
@@ -17,7 +21,12 @@ std::size_t Chunk::take_arrays(std::byte* memory) {
     t.data = carver.take<std::byte>(t.elements() * size_of(dtype));
     return t;
   };
+  const auto keep = [&](const RowKind& kind) {
+    return kind.width > 0 ? take(kind.dtype, {1, rows, 1, kind.width}) : Tensor{};
+  };
   slots = take(DType::i64, {rows});
+  kept = {keep(cache.latent), keep(cache.rope), keep(cache.latent_scale), keep(cache.index_key),
+          keep(cache.index_scale)};
   cos = take(DType::bf16, {rows, dr});
   sin = take(DType::bf16, {rows, dr});
   if (packed()) {
@@ -73,25 +82,53 @@ std::int64_t chunk_tokens(const io::ModelConfig& c) {
   return std::clamp<std::int64_t>(kQueryElements / (c.num_attention_heads * c.kv_lora_rank), 16, 256);
 }
 
+namespace {
+
+/// Holds the pages of all parts where they are while it lives. In one order everywhere: nobody waits in a circle.
+class PagesInUse {
+ public:
+  explicit PagesInUse(std::span<const Part> parts) {
+    std::set<PagePool*> pools;
+    for (const Part& part : parts) pools.insert(part.cache->pool.get());
+    for (PagePool* pool : pools) locks_.emplace_back(pool->mutex);
+  }
+
+ private:
+  std::vector<std::shared_lock<std::shared_mutex>> locks_;
+};
+
+}  // namespace
+
 void forward_chunk(const AttentionLayer::State& layer, const Tensor& hidden, const Tensor& out,
-                   LayerCache::State& cache, std::int32_t* selection, ScratchMemory& scratch, Context& context,
-                   Costs* costs) {
+                   std::span<const Part> parts, std::int32_t* selection, const Rotation& rotation,
+                   ScratchMemory& scratch, Context& context, Costs* costs) {
   Chunk chunk{.layer = layer,
-              .cache = cache,
+              .parts = parts,
               .context = context,
               .costs = costs,
               .hidden = hidden,
               .out = out,
               .selection = selection};
   chunk.take_arrays(scratch.require(chunk.take_arrays(nullptr)));
-  cache.reserve(chunk.total);
-  for (std::int64_t i = 0; i < chunk.rows; ++i) data_of<std::int64_t>(chunk.slots)[i] = cache.slot(chunk.first + i);
-  layer.rope->copy(chunk.first, chunk.rows, data_of<bf16>(chunk.cos), data_of<bf16>(chunk.sin));
+  std::iota(data_of<std::int64_t>(chunk.slots), data_of<std::int64_t>(chunk.slots) + chunk.rows, 0);
+  for (const Part& part : parts) {
+    part.cache->reserve(part.total);
+    const std::int64_t at = part.row * layer.config.qk_rope_head_dim;
+    if (!rotation.cos)
+      layer.rope->copy(part.first, part.rows, data_of<bf16>(chunk.cos) + at, data_of<bf16>(chunk.sin) + at);
+  }
+  if (rotation.cos) chunk.cos = rotation.cos, chunk.sin = rotation.sin;
   prolog(chunk);
-  if (chunk.scores()) select(chunk);
-  attend(chunk);
+  {
+    const PagesInUse pages(parts);
+    for (const Part& part : parts) {
+      part.cache->write(chunk.kept, part.row, part.rows);
+      if (chunk.scores()) select(chunk, part);
+      attend(chunk, part);
+    }
+  }
   project(chunk);
-  cache.length = chunk.total;
+  for (const Part& part : parts) part.cache->length = part.total;
 }
 
 }  // namespace dsakit

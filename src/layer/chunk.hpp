@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 
 #include "layer/layer.hpp"
 
@@ -26,21 +27,22 @@ T* data_of(const Tensor& t) {
   return static_cast<T*>(t.data);
 }
 
-/// One chunk of tokens on its way through an attention layer: what is given, and what its operators hand on to each
-/// other in memory between them. Arrays that the mode does not need are absent.
+/// One chunk of tokens on its way through an attention layer, of one sequence or of several beside each other: what is
+/// given, and what its operators hand on to each other in memory between them. Arrays that the mode does not need are
+/// absent.
 struct Chunk {
   const AttentionLayer::State& layer;
-  LayerCache::State& cache;
+  std::span<const Part> parts;
   Context& context;
   Costs* costs;
   Tensor hidden, out;       // [rows, He]
   std::int32_t* selection;  // [rows, K], or null in dense mode
 
   const io::ModelConfig& config = layer.config;
+  const LayerCache::State& cache = *parts[0].cache;  // one of those of its kind
   std::int64_t rows = hidden.shape[0];
-  std::int64_t first = cache.length;    // position of row 0
-  std::int64_t total = first + rows;    // positions that the last row sees
-  Tensor slots{};                       // i64 [rows], of the cache
+  Tensor slots{};                       // i64 [rows], in what follows
+  NewRows kept{};                       // what caches get
   Tensor cos{}, sin{};                  // [rows, Dr]
   Tensor hidden_i8{}, hidden_scale{};   // [rows, He], [rows, 1]
   Tensor c_q{}, c_q_scale{};            // [rows, Hcq] bf16 and [0], or int8 and [rows, 1]
@@ -62,11 +64,12 @@ struct Chunk {
 
 // ---- its way, in this order
 
-/// Latent, rope and index keys into the cache; queries and index queries.
+/// Latent, rope and index keys; queries and index queries. Weights are read once for all parts.
 void prolog(const Chunk&);
+// Every part by itself, once its rows are in its cache.
 /// The positions that each row attends to.
-void select(const Chunk&);
-void attend(const Chunk&);
+void select(const Chunk&, const Part&);
+void attend(const Chunk&, const Part&);
 /// Each head's latent through its W_UV, rounded to bf16, then the output projection.
 void project(const Chunk&);
 

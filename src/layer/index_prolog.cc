@@ -73,7 +73,7 @@ void index_prolog_bf16(const Chunk& m) {
     const RowMemory row = p.of(thread);
     kernels.widen(w.gamma_cq.data(), rank, row.gamma);
     float* c_q = p.c_q + i * rank;
-    rms_norm(kernels, NormOrder::pypto, c_q, rank, row.gamma, float(c.rms_norm_eps), c_q);
+    rms_norm(kernels, NormOrder::pypto, c_q, rank, row.gamma, float(m.layer.epsilon_cq), c_q);
   });
   multiply(call, w.w_qb, p.c_q, rank, rows, p.query);
   multiply(call, w.wk, x, m.hidden.stride[0], rows, p.key);
@@ -82,7 +82,6 @@ void index_prolog_bf16(const Chunk& m) {
 
   const RopeLayout layout = c.indexer_rope_interleave ? RopeLayout::interleaved : RopeLayout::half;
   const float head_scale = float(1 / std::sqrt(double(heads))), width_scale = float(1 / std::sqrt(double(width)));
-  bf16* cache = reinterpret_cast<bf16*>(m.cache.index_key.memory.data());
   call.parallel_for(rows, {.elements = double(rows * (heads + 4) * width)}, [&](std::int64_t i, int thread) {
     const RowMemory row = p.of(thread);
     kernels.widen(data_of<bf16>(m.cos) + i * dr, dr, row.cos);
@@ -94,9 +93,9 @@ void index_prolog_bf16(const Chunk& m) {
     float *q = p.query + i * heads * width, *k = p.key + i * width;
     for (std::int64_t h = 0; h < heads; ++h) rotate_first(q + h * width);
     kernels.round(q, heads * width, data_of<bf16>(m.index_query) + i * heads * width);
-    layer_norm(kernels, k, width, w.ln_gamma_k.data(), w.ln_beta_k.data(), float(kLayerNormEpsilon), k);
+    layer_norm(kernels, k, width, w.ln_gamma_k.data(), w.ln_beta_k.data(), float(m.layer.epsilon_k), k);
     rotate_first(k);
-    kernels.round(k, width, cache + data_of<std::int64_t>(m.slots)[i] * width);
+    kernels.round(k, width, data_of<bf16>(m.kept.index_key) + i * width);
     for (std::int64_t h = 0; h < heads; ++h) {
       float& weight = head_weights[i * heads + h];
       if (w.w_proj_rest) weight += p.rest[i * heads + h];

@@ -6,14 +6,12 @@ namespace dsakit {
 
 /// The float indexer's view of a chunk, for sparse_bf16:
 ///   query   = rot(c_q W_Iq), c_q = RMSNorm(x W_DQ)
-///   key     = rot(LayerNorm(x W_Ik)), eps 1e-6, into the cache
+///   key     = rot(LayerNorm(x W_Ik)), to be kept
 ///   weights = x W_Iw * Ni^-0.5 * Di^-0.5
 /// fp32 throughout, query and key rounded to bf16 once, at the end, and W_Iw as exact as two bf16 make it: checkpoints
 /// hold it in fp32, and with few heads the sign of a weight near 0 turns a whole selection round. The c_q of
 /// mla_prolog_quant has been rounded twice: close to the cut that alone decides for other positions than a float32
 /// model would.
 void index_prolog_bf16(const Chunk&);
-
-inline constexpr double kLayerNormEpsilon = 1e-6;
 
 }  // namespace dsakit

@@ -2,7 +2,9 @@
 #include "layer/layer.hpp"
 
 #include <algorithm>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "layer/chunk.hpp"
@@ -46,8 +48,35 @@ LayerCache AttentionLayer::make_cache(std::string_view name, std::int64_t page_s
 
 namespace {
 
+void check_caches(const Check& check, const AttentionLayer::State& layer, std::span<const NewTokens> sequences,
+                  std::int64_t rows) {
+  const Mode mode = sequences[0].cache->state().mode;
+  std::set<const LayerCache*> seen;
+  std::int64_t sum = 0;
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    const NewTokens& s = sequences[i];
+    const std::string at = sequences.size() > 1 ? subscript({std::int64_t(i)}) : "";
+    const LayerCache::State& cache = s.cache->state();
+    if (!cache.holds(RowKinds(layer.config, layer.indexer, cache.mode)))
+      check.fail(Status::invalid_argument, "cache", at, "was made for another layer",
+                 "one from make_cache of this layer");
+    if (cache.mode != mode)
+      check.fail(Status::invalid_argument, "cache", at, "is of mode " + std::string(name_of(cache.mode)),
+                 std::string(name_of(mode)), "that of the first");
+    if (!seen.insert(s.cache).second)
+      check.fail(Status::aliased, "cache", at, "is in the batch twice", "another sequence");
+    if (s.count < 0 || s.count > rows - sum)
+      check.fail(Status::invalid_argument, "count", at, "is " + std::to_string(s.count),
+                 "0.." + std::to_string(rows - sum), "the rows of hidden that are left");
+    sum += s.count;
+  }
+  if (sum != rows)
+    check.fail(Status::invalid_argument, "count", "", "are " + std::to_string(sum) + " together",
+               std::to_string(rows), "the rows of hidden");
+}
+
 void check_forward(const AttentionLayer::State& layer, const Tensor& hidden, const Tensor& out,
-                   const LayerCache::State& cache, const Tensor& selection) {
+                   std::span<const NewTokens> sequences, const Tensor& selection, const Rotation& rotation) {
   const io::ModelConfig& c = layer.config;
   const Check check("attention_layer", Level::portable);
   check.required(hidden, "hidden");
@@ -60,7 +89,8 @@ void check_forward(const AttentionLayer::State& layer, const Tensor& hidden, con
   check.writable(out, "out");
   check.shape(out, "out", {hidden.shape[0], c.hidden_size}, "as hidden");
   check.no_overlap(out, "out", hidden, "hidden");
-  const bool sparse = is_sparse(cache.mode);
+  if (sequences.empty()) check.fail(Status::invalid_argument, "sequences", "", "are none", "at least one");
+  const bool sparse = is_sparse(sequences[0].cache->state().mode);
   if (!sparse && selection) check.absent(selection, "selection", "dense_bf16 attends to everything");
   if (sparse && !layer.indexer) check.required(selection, "selection");
   if (selection) {
@@ -69,35 +99,70 @@ void check_forward(const AttentionLayer::State& layer, const Tensor& hidden, con
     else check.readable(selection, "selection");
     check.shape(selection, "selection", {hidden.shape[0], c.index_topk}, "T and index_topk");
   }
-  if (!cache.holds(RowKinds(c, layer.indexer, cache.mode)))
-    check.fail(Status::invalid_argument, "cache", "", "was made for another layer",
-               "one from make_cache of this layer");
+  if (rotation.cos || rotation.sin)
+    for (const auto& [t, name] : {std::pair(&rotation.cos, "cos"), {&rotation.sin, "sin"}}) {
+      check.required(*t, name);
+      check.dtype(*t, name, {DType::bf16});
+      check.shape(*t, name, {hidden.shape[0], c.qk_rope_head_dim}, "T and qk_rope_head_dim");
+      check.readable(*t, name);
+      if (t->stride[0] != c.qk_rope_head_dim && t->shape[0] > 1)
+        check.fail(Status::invalid_shape, name, "", "has rows " + std::to_string(t->stride[0]) + " elements apart",
+                   std::to_string(c.qk_rope_head_dim), "without gaps");
+    }
+  check_caches(check, layer, sequences, hidden.shape[0]);
+}
+
+/// The sequences of rows first .. first+count-1.
+std::vector<Part> parts_of(std::span<const NewTokens> sequences, std::int64_t first, std::int64_t count) {
+  std::vector<Part> parts;
+  std::int64_t begin = -first;  // of a sequence, from the chunk's first row
+  for (const NewTokens& s : sequences) {
+    const std::int64_t from = std::max<std::int64_t>(begin, 0), to = std::min(begin + s.count, count);
+    if (from < to) parts.push_back({.cache = &s.cache->state(), .row = from, .rows = to - from});
+    begin += s.count;
+  }
+  return parts;
 }
 
 }  // namespace
 
-void AttentionLayer::forward(const Tensor& hidden, const Tensor& out, LayerCache& cache_, const Tensor& selection,
+void AttentionLayer::forward(const Tensor& hidden, const Tensor& out, LayerCache& cache, const Tensor& selection,
                              Context& context, Costs* costs) const {
-  LayerCache::State& cache = cache_.state();
-  check_forward(*state_, hidden, out, cache, selection);
+  const NewTokens all{&cache, hidden.rank > 0 ? hidden.shape[0] : 0};
+  forward(hidden, out, std::span(&all, 1), selection, {}, context, costs);
+}
+
+void AttentionLayer::forward(const Tensor& hidden, const Tensor& out, std::span<const NewTokens> sequences,
+                             const Tensor& selection, const Rotation& rotation, Context& context, Costs* costs) const {
+  check_forward(*state_, hidden, out, sequences, selection, rotation);
+  LayerCache::State& cache = sequences[0].cache->state();
   state_->weights.prepare(cache.mode);
   const std::int64_t rows = hidden.shape[0], step = chunk_tokens(state_->config), topk = state_->config.index_topk;
-  cache.reserve(cache.length + rows);
+  std::vector<std::int64_t> before;
+  for (const NewTokens& s : sequences) {
+    before.push_back(s.cache->length());
+    s.cache->state().reserve(before.back() + s.count);
+  }
   std::vector<std::int32_t> own(is_sparse(cache.mode) ? std::min(rows, step) * topk : 0);
   const auto given = [&](std::int64_t i) { return data_of<std::int32_t>(selection) + i * selection.stride[0]; };
-  const std::int64_t before = cache.length;
   try {
     for (std::int64_t first = 0; first < rows; first += step) {
       const std::int64_t count = std::min(step, rows - first);
+      const std::vector<Part> parts = parts_of(sequences, first, count);
       for (std::int64_t i = 0; i < count && selection && !state_->indexer; ++i)
         std::copy_n(given(first + i), topk, own.data() + i * topk);
-      forward_chunk(*state_, slice(hidden, first, count), slice(out, first, count), cache, own.data(), cache.scratch,
-                    context, costs);
-      for (std::int64_t i = 0; i < count && selection && state_->indexer; ++i)
-        std::copy_n(own.data() + i * topk, std::min(topk, before + first + i + 1), given(first + i));
+      const Rotation turned = rotation.cos ? Rotation{slice(rotation.cos, first, count),
+                                                      slice(rotation.sin, first, count)}
+                                           : Rotation{};
+      forward_chunk(*state_, slice(hidden, first, count), slice(out, first, count), parts, own.data(), turned,
+                    cache.scratch, context, costs);
+      for (const Part& part : parts)
+        for (std::int64_t i = 0; i < part.rows && selection && state_->indexer; ++i)
+          std::copy_n(own.data() + (part.row + i) * topk, std::min(topk, part.first + i + 1),
+                      given(first + part.row + i));
     }
   } catch (...) {  // interrupted, or a selection that cannot be: as if nothing had been appended
-    cache.length = before;
+    for (std::size_t i = 0; i < sequences.size(); ++i) sequences[i].cache->state().length = before[i];
     throw;
   }
 }

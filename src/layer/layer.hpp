@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <memory>
 
+#include <span>
+
 #include "dsakit/model.hpp"
 #include "layer/cache.hpp"
 #include "layer/mode.hpp"
@@ -15,6 +17,7 @@ struct AttentionLayer::State {
   io::ModelConfig config;
   bool indexer;  // scores for itself
   double scale;
+  double epsilon_cq = config.rms_norm_eps, epsilon_ckv = config.rms_norm_eps, epsilon_k = 1e-6;
   std::shared_ptr<const RopeTable> rope;
   LayerWeights weights;
 
@@ -29,9 +32,20 @@ AttentionLayer make_layer(const io::ModelConfig& config, int layer, std::unique_
 /// length of a prompt. Results do not depend on it.
 std::int64_t chunk_tokens(const io::ModelConfig& config);
 
-/// One chunk: hidden bf16 [rows, He] of any row stride, out bf16 or f32 alike; selection [rows, K] contiguous, or null
-/// in dense mode. Everything was checked and the mode's weights were prepared; cache.length moves on at the very end.
+/// Rows of a chunk that are the next tokens of one sequence.
+struct Part {
+  LayerCache::State* cache;
+  std::int64_t row, rows;
+
+  std::int64_t first = cache->length;  // position of its first row
+  std::int64_t total = first + rows;   // positions that its last row sees
+};
+
+/// One chunk: hidden bf16 [rows, He] of any row stride, out bf16 or f32 alike; parts one after the other, each of
+/// another cache of one mode; selection [rows, K] contiguous, or null in dense mode; rotation as in forward. Everything
+/// was checked and the mode's weights were prepared; lengths move on at the very end.
 void forward_chunk(const AttentionLayer::State& layer, const Tensor& hidden, const Tensor& out,
-                   LayerCache::State& cache, std::int32_t* selection, ScratchMemory& scratch, Context& context, Costs* costs);
+                   std::span<const Part> parts, std::int32_t* selection, const Rotation& rotation,
+                   ScratchMemory& scratch, Context& context, Costs* costs);
 
 }  // namespace dsakit

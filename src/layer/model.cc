@@ -2,6 +2,7 @@
 #include "dsakit/model.hpp"
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <utility>
 
@@ -72,8 +73,13 @@ struct Session::State {
   State(const State& from)
       : model(from.model), mode(from.mode), caches(from.caches), costs(from.costs), observer(from.observer) {}
 
-  /// At most chunk_tokens() tokens; logits of the last `wanted`.
-  void chunk(std::span<const std::int32_t> tokens, std::int64_t wanted, float* logits, Context& context);
+  std::int64_t length() const { return caches[0].length(); }
+  void reserve(std::int64_t positions) {
+    for (LayerCache& cache : caches) cache.state().reserve(positions);
+  }
+  void keep(std::int64_t positions) {
+    for (LayerCache& cache : caches) cache.state().keep(positions);
+  }
 };
 
 namespace {
@@ -166,25 +172,47 @@ struct Tokens {
 
 }  // namespace
 
-void Session::State::chunk(std::span<const std::int32_t> tokens, std::int64_t wanted, float* logits, Context& context) {
-  const std::int64_t rows = std::int64_t(tokens.size()), width = model->config.hidden_size, first = caches[0].length();
+namespace {
+
+void check_tokens(const io::ModelConfig& c, std::span<const std::int32_t> tokens) {
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    if (tokens[i] < 0 || tokens[i] >= c.vocab_size)
+      throw Error(Status::invalid_argument, "model", "tokens", "[" + std::to_string(i) + "]",
+                  "is " + std::to_string(tokens[i]), "0.." + std::to_string(c.vocab_size - 1), "vocab_size");
+}
+
+/// At most chunk_tokens() tokens of sessions of one model and mode, as many of each, one session after the other;
+/// logits of the last `wanted`. What it costs is counted by the first.
+void run_chunk(std::span<Session::State* const> sessions, std::span<const std::int32_t> tokens, std::int64_t wanted,
+               float* logits, Context& context) {
+  Session::State& one = *sessions[0];
+  const Model::State& model = *one.model;
+  const std::int64_t rows = std::int64_t(tokens.size()), width = model.config.hidden_size,
+                     topk = model.config.index_topk, each = rows / std::int64_t(sessions.size());
   Carver measure;
-  Tokens(*model, costs, context, rows, measure);
-  Carver memory(scratch.require(measure.bytes()));
-  const Tokens t(*model, costs, context, rows, memory);
+  Tokens(model, one.costs, context, rows, measure);
+  Carver memory(one.scratch.require(measure.bytes()));
+  const Tokens t(model, one.costs, context, rows, memory);
   t.embed(tokens);
-  for (std::size_t l = 0; l < model->layers.size(); ++l) {
-    const Model::State::Layer& layer = model->layers[l];
+  for (std::size_t l = 0; l < model.layers.size(); ++l) {
+    const Model::State::Layer& layer = model.layers[l];
+    std::vector<Part> parts;
+    for (Session::State* session : sessions)
+      parts.push_back({&session->caches[l].state(), std::int64_t(parts.size()) * each, each});
     t.norm_before_attention(layer.attention_norm);
-    forward_chunk(layer.attention.state(), tensor(t.input, {rows, width}), tensor(t.change, {rows, width}),
-                  caches[l].state(), is_sparse(mode) ? t.selection : nullptr, layer_scratch, context, &costs);
-    if (observer && is_sparse(mode))
-      observer(int(l), first, tensor<const std::int32_t>(t.selection, {rows, model->config.index_topk}));
+    forward_chunk(layer.attention.state(), tensor(t.input, {rows, width}), tensor(t.change, {rows, width}), parts,
+                  is_sparse(one.mode) ? t.selection : nullptr, {}, one.layer_scratch, context, &one.costs);
+    for (std::size_t i = 0; i < parts.size() && is_sparse(one.mode); ++i)
+      if (const auto& observer = sessions[i]->observer)
+        observer(int(l), parts[i].first,
+                 tensor<const std::int32_t>(t.selection + parts[i].row * topk, {each, topk}));
     t.norm_before_mlp(layer.mlp_norm);
     t.mlp(layer.mlp);
   }
   if (wanted > 0) t.head(wanted, logits);
 }
+
+}  // namespace
 
 Session::Session(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Session::Session(const Session& from) : state_(std::make_unique<State>(*from.state_)) {}
@@ -194,14 +222,19 @@ Session& Session::operator=(Session&&) noexcept = default;
 Session::~Session() = default;
 
 std::string_view Session::mode() const { return name_of(state_->mode); }
-std::int64_t Session::length() const { return state_->caches[0].length(); }
+std::int64_t Session::length() const { return state_->length(); }
+std::int64_t Session::vocab_size() const { return state_->model->config.vocab_size; }
 std::size_t Session::cache_bytes() const {
   std::size_t sum = 0;
   for (const LayerCache& cache : state_->caches) sum += cache.bytes();
   return sum;
 }
-void Session::reset() {
-  for (LayerCache& cache : state_->caches) cache.reset();
+void Session::reset() { state_->keep(0); }
+void Session::crop(std::int64_t count) {
+  if (count < 0 || count > length())
+    throw Error(Status::invalid_argument, "model", "count", "", "is " + std::to_string(count),
+                "0.." + std::to_string(length()), "the tokens held");
+  state_->keep(length() - count);
 }
 const Costs& Session::costs() const { return state_->costs; }
 void Session::clear_costs() { state_->costs = {}; }
@@ -212,26 +245,69 @@ void Session::observe(std::function<void(int, std::int64_t, const Tensor&)> obse
 void Session::append(std::span<const std::int32_t> tokens, std::span<float> logits, Context& context) {
   const io::ModelConfig& c = state_->model->config;
   const std::int64_t rows = std::int64_t(tokens.size()), wanted = std::int64_t(logits.size()) / c.vocab_size;
-  for (std::int64_t i = 0; i < rows; ++i)
-    if (tokens[i] < 0 || tokens[i] >= c.vocab_size)
-      throw Error(Status::invalid_argument, "model", "tokens", "[" + std::to_string(i) + "]",
-                  "is " + std::to_string(tokens[i]), "0.." + std::to_string(c.vocab_size - 1), "vocab_size");
+  check_tokens(c, tokens);
   if (std::int64_t(logits.size()) % c.vocab_size != 0 || wanted > rows)
     throw Error(
         Status::invalid_shape, "model", "logits", "", "has " + std::to_string(logits.size()) + " elements",
         "vocab_size (" + std::to_string(c.vocab_size) + ") for each of at most " + std::to_string(rows) + " tokens");
   const std::int64_t before = length(), step = chunk_tokens(c);
-  for (LayerCache& cache : state_->caches) cache.state().reserve(before + rows);
+  state_->reserve(before + rows);
   try {
     for (std::int64_t first = 0; first < rows; first += step) {
       const std::int64_t count = std::min(step, rows - first);
       const std::int64_t unwanted = std::max<std::int64_t>(rows - wanted - first, 0),
                          mine = std::max<std::int64_t>(count - unwanted, 0);
       float* to = logits.data() + std::max<std::int64_t>(first - (rows - wanted), 0) * c.vocab_size;
-      state_->chunk(tokens.subspan(first, count), mine, to, context);
+      run_chunk(std::array{state_.get()}, tokens.subspan(first, count), mine, to, context);
     }
   } catch (...) {  // interrupted: as if nothing had been appended
-    for (LayerCache& cache : state_->caches) cache.state().length = before;
+    state_->keep(before);
+    throw;
+  }
+}
+
+void step(std::span<Session* const> sessions, std::span<const std::int32_t> tokens, std::span<float> logits,
+          Context& context) {
+  const auto refuse = [](Status status, const char* parameter, std::size_t at, std::string got, std::string wanted) {
+    throw Error(status, "step", parameter, "[" + std::to_string(at) + "]", std::move(got), std::move(wanted));
+  };
+  if (sessions.size() != tokens.size())
+    throw Error(Status::invalid_shape, "step", "tokens", "", "are " + std::to_string(tokens.size()),
+                std::to_string(sessions.size()), "one for each session");
+  if (sessions.empty()) return;
+  std::vector<Session::State*> states;
+  for (std::size_t i = 0; i < sessions.size(); ++i) {
+    Session::State* state = &sessions[i]->state();
+    const Session::State& first = sessions[0]->state();
+    if (state->model != first.model)
+      refuse(Status::invalid_argument, "sessions", i, "is of another model", "that of the first");
+    if (state->mode != first.mode)
+      refuse(Status::invalid_argument, "sessions", i, "is of mode " + std::string(name_of(state->mode)),
+             std::string(name_of(first.mode)));
+    if (const auto same = std::find(states.begin(), states.end(), state); same != states.end())
+      refuse(Status::aliased, "sessions", i, "is session " + std::to_string(same - states.begin()) + " again",
+             "another session");
+    states.push_back(state);
+  }
+  const io::ModelConfig& c = states[0]->model->config;
+  check_tokens(c, tokens);
+  if (logits.size() != tokens.size() * std::size_t(c.vocab_size))
+    throw Error(Status::invalid_shape, "step", "logits", "", "has " + std::to_string(logits.size()) + " elements",
+                std::to_string(tokens.size() * std::size_t(c.vocab_size)), "vocab_size for each session");
+  std::vector<std::int64_t> before;
+  for (Session::State* state : states) {
+    before.push_back(state->length());
+    state->reserve(before.back() + 1);
+  }
+  try {
+    const std::size_t most = std::size_t(chunk_tokens(c));
+    for (std::size_t first = 0; first < states.size(); first += most) {
+      const std::size_t count = std::min(most, states.size() - first);
+      run_chunk(std::span(states).subspan(first, count), tokens.subspan(first, count), std::int64_t(count),
+                logits.data() + first * std::size_t(c.vocab_size), context);
+    }
+  } catch (...) {
+    for (std::size_t i = 0; i < states.size(); ++i) states[i]->keep(before[i]);
     throw;
   }
 }

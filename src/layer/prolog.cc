@@ -26,11 +26,11 @@ MlaPrologQuantArgs mla_args(const Chunk& m) {
       .cos = m.cos,
       .sin = m.sin,
       .cache_index = m.slots,
-      .kv_cache = m.cache.pages_of(m.cache.latent),
-      .kr_cache = m.cache.pages_of(m.cache.rope),
-      .k_scale_cache = m.cache.pages_of(m.cache.latent_scale),
-      .epsilon_cq = m.config.rms_norm_eps,
-      .epsilon_ckv = m.config.rms_norm_eps,
+      .kv_cache = m.kept.latent,
+      .kr_cache = m.kept.rope,
+      .k_scale_cache = m.kept.latent_scale,
+      .epsilon_cq = m.layer.epsilon_cq,
+      .epsilon_ckv = m.layer.epsilon_ckv,
   };
 }
 
@@ -60,7 +60,7 @@ LightningIndexerPrologQuantArgs indexer_args(const Chunk& m) {
       .hadamard_q = hadamard,
       .hadamard_k = hadamard,
       .k_cache_index = m.slots,
-      .layernorm_epsilon_k = kLayerNormEpsilon,
+      .layernorm_epsilon_k = m.layer.epsilon_k,
       .rope_layout = m.config.indexer_rope_interleave ? "interleaved" : "half",
   };
 }
@@ -69,8 +69,8 @@ LightningIndexerPrologQuantOuts indexer_outs(const Chunk& m) {
   return {
       .q_int8 = m.index_query,
       .q_scale = m.index_query_scale,
-      .k_cache = m.cache.pages_of(m.cache.index_key),
-      .k_scale_cache = m.cache.pages_of(m.cache.index_scale),
+      .k_cache = m.kept.index_key,
+      .k_scale_cache = m.kept.index_scale,
       .weights = m.index_weights,
   };
 }
@@ -98,15 +98,15 @@ void mla_prolog_packed(const Chunk& m) {
           .rmsnorm_gamma_ckv = tensor(w.gamma_ckv.data(), {m.config.kv_lora_rank}),
           .rope_sin = m.sin,
           .rope_cos = m.cos,
-          .kv_cache = m.cache.pages_of(m.cache.latent),
+          .kv_cache = m.kept.latent,
           .cache_index = m.slots,
           .dequant_scale_x = m.hidden_scale,
           .dequant_scale_w_dq = channels(w.w_dq_i8),
           .dequant_scale_w_uq_qr = channels(w.w_uq_qr_i8),
           .dequant_scale_w_dkv_kr = channels(w.w_dkv_kr_i8),
           .k_nope_clip_alpha = tensor(&clip_alpha, {1}),
-          .rmsnorm_epsilon_cq = m.config.rms_norm_eps,
-          .rmsnorm_epsilon_ckv = m.config.rms_norm_eps,
+          .rmsnorm_epsilon_cq = m.layer.epsilon_cq,
+          .rmsnorm_epsilon_ckv = m.layer.epsilon_ckv,
           .query_norm_flag = true,
           .weight_quant_mode = 2,
           .kv_cache_quant_mode = 3,

@@ -255,6 +255,87 @@ TEST_P(Layers, CopiesAreIndependentAndResetForgets) {
   EXPECT_GT(again.bytes(), 0u);
 }
 
+TEST_P(Layers, ABatchHasTheBitsOfItsSequences) {
+  const std::int64_t width = config.hidden_size, k = config.index_topk;
+  const std::int64_t lengths[] = {7, 0, 230, 40};  // more than a chunk; then one token here and there
+  const std::int64_t later[] = {1, 1, 103, 1};
+  std::vector<LayerCache> caches, alone;
+  for (int i = 0; i < 4; ++i) {
+    caches.push_back(i == 3 ? caches[2] : layer.make_cache(mode, 16));  // the last two have one pool
+    alone.push_back(layer.make_cache(mode));
+  }
+  std::int64_t at = 0;
+  for (const auto& counts : {std::span(lengths), std::span(later)}) {
+    std::vector<NewTokens> batch;
+    Result wanted;
+    const std::int64_t begin = at;
+    for (int i = 0; i < 4; at += counts[i], ++i) {
+      batch.push_back({&caches[i], counts[i]});
+      const Result r = feed(layer, alone[i], std::span(hidden).subspan(at * width, counts[i] * width), {counts[i]});
+      wanted.out.insert(wanted.out.end(), r.out.begin(), r.out.end());
+      wanted.selection.insert(wanted.selection.end(), r.selection.begin(), r.selection.end());
+    }
+    const std::int64_t rows = at - begin;
+    Result r{std::vector<float>(rows * width), std::vector<std::int32_t>(sparse ? rows * k : 0, -7)};
+    layer.forward(tensor(hidden.data() + begin * width, {rows, width}), tensor(r.out.data(), {rows, width}), batch,
+                  sparse ? tensor(r.selection.data(), {rows, k}) : Tensor{});
+    EXPECT_TRUE(r == wanted) << begin;
+    at = 97;
+  }
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(caches[i].length(), lengths[i] + later[i]);
+}
+
+TEST_P(Layers, TurnsByTheAnglesOfTheCaller) {
+  const std::int64_t width = config.hidden_size, dr = config.qk_rope_head_dim, rows = 40, behind = 5;
+  std::vector<bf16> cos((behind + rows) * dr), sin(cos);
+  layer.state().rope->copy(0, behind + rows, cos.data(), sin.data());
+  const auto out = [&](std::int64_t first) {
+    LayerCache cache = layer.make_cache(mode);
+    std::vector<float> out(rows * width);
+    const NewTokens all{&cache, rows};
+    const Rotation rotation{tensor(cos.data() + first * dr, {rows, dr}), tensor(sin.data() + first * dr, {rows, dr})};
+    layer.forward(tensor(hidden.data(), {rows, width}), tensor(out.data(), {rows, width}), std::span(&all, 1), {},
+                  first < 0 ? Rotation{} : rotation);
+    return out;
+  };
+  EXPECT_EQ(out(0), out(-1));
+  EXPECT_NE(out(behind), out(-1));  // the same differences of angles, other roundings
+}
+
+TEST_P(Layers, CopiesShareFullPagesUntilTheyPart) {
+  const std::int64_t width = config.hidden_size, page = 16;
+  const auto rows = [&](std::int64_t first, std::int64_t count) {
+    return std::span(hidden).subspan(first * width, count * width);
+  };
+  LayerCache cache = layer.make_cache(mode, page);
+  feed(layer, cache, rows(0, 40), {40});
+  PagePool& pool = *cache.state().pool;
+  const auto used = [&] { return pool.pages() - std::int64_t(pool.unused.size()); };
+  EXPECT_EQ(used(), 3);
+  {
+    LayerCache copy = cache, third = copy;
+    EXPECT_EQ(used(), 3);
+    const Result other = feed(layer, copy, rows(100, 30), {30});  // takes a last page of its own, and two more
+    EXPECT_EQ(used(), 3 + 3);
+    EXPECT_EQ(copy.state().table[1], cache.state().table[1]);
+    EXPECT_NE(copy.state().table[2], cache.state().table[2]);
+    third.crop(10);  // 30 are left: 14 rows of a page that is shared
+    EXPECT_EQ(third.length(), 30);
+    const Result again = feed(layer, third, rows(30, 10), {3, 7});
+    LayerCache whole = layer.make_cache(mode);
+    feed(layer, whole, rows(0, 30), {30});
+    EXPECT_TRUE(feed(layer, whole, rows(30, 10), {10}) == again);
+    EXPECT_TRUE(feed(layer, whole, rows(100, 30), {30}) == other);
+    EXPECT_EQ(used(), 3 + 3 + 2);
+    EXPECT_THROW(third.crop(41), Error);
+    EXPECT_EQ(third.length(), 40);
+  }
+  EXPECT_EQ(used(), 3);
+  cache.reset();
+  EXPECT_EQ(used(), 0);
+  EXPECT_GT(cache.bytes(), 0u);
+}
+
 TEST_P(Layers, RoundsOnceToBf16OnRequest) {
   LayerCache a = layer.make_cache(mode), b = layer.make_cache(mode);
   const Result wide = feed(layer, a, hidden, {kTokens});
@@ -331,6 +412,24 @@ TEST(Layer, RefusesByName) {
   EXPECT_EQ(out, std::vector<float>(4 * 64, 5));
   EXPECT_THROW(layer.make_cache("dense"), Error);
   EXPECT_THROW(layer.make_cache("dense_bf16", 0), Error);
+  const auto batch = [&](std::vector<NewTokens> sequences, const Rotation& rotation = {}) {
+    try {
+      layer.forward(h, o, sequences, {}, rotation);
+    } catch (const Error& e) {
+      return std::string(name_of(e.status)) + " " + e.parameter + e.position;
+    }
+    return std::string("accepted");
+  };
+  LayerCache second = cache, sparse = layer.make_cache("sparse_bf16");
+  bf16 angles[4 * 16];
+  EXPECT_EQ(batch({}), "INVALID_ARGUMENT sequences");
+  EXPECT_EQ(batch({{&cache, 2}, {&cache, 2}}), "ALIASED cache[1]");
+  EXPECT_EQ(batch({{&cache, 2}, {&sparse, 2}}), "INVALID_ARGUMENT cache[1]");
+  EXPECT_EQ(batch({{&cache, 2}, {&second, 3}}), "INVALID_ARGUMENT count[1]");
+  EXPECT_EQ(batch({{&cache, 2}, {&second, 1}}), "INVALID_ARGUMENT count");
+  EXPECT_EQ(batch({{&cache, 4}}, {.cos = tensor(angles, {4, 16})}), "INVALID_ARGUMENT sin");
+  EXPECT_EQ(batch({{&cache, 4}}, {.cos = tensor(angles, {4, 16}), .sin = tensor(angles, {4, 8})}), "INVALID_SHAPE sin");
+  EXPECT_EQ(cache.length() + second.length(), 0);
   cache = make_layer(glm_like(), 0, synthetic_source(1)).make_cache("dense_bf16");
   EXPECT_EQ(refusal(h, o), "INVALID_ARGUMENT cache");
 }

@@ -105,6 +105,41 @@ TEST(Session, CopiesGoTheirOwnWayAndResetStartsAgain) {
   }
 }
 
+TEST(Session, ABatchStepsAsEachAlone) {
+  const std::vector<std::int32_t> text = tokens(300);
+  for (const std::string_view mode : kModes) {
+    Session a = tiny().start(mode), b = tiny().start(mode, 16);
+    a.append(std::span(text).first(140));
+    b.append(std::span(text).first(9));
+    Session c = a, d = tiny().start(mode);  // d begins here
+    std::vector<Session> alone = {a, b, c, d};
+    Session* const all[] = {&a, &b, &c, &d};
+    for (std::int64_t i = 0; i < 3; ++i) {
+      const std::span<const std::int32_t> next = std::span(text).subspan(200 + 4 * i, 4);
+      std::vector<float> logits(4 * 256), wanted(4 * 256);
+      step(all, next, logits);
+      for (std::size_t s = 0; s < 4; ++s)
+        alone[s].append(next.subspan(s, 1), std::span(wanted).subspan(s * 256, 256));
+      EXPECT_EQ(logits, wanted) << mode;
+    }
+    EXPECT_EQ(d.length(), 3);
+  }
+}
+
+TEST(Session, CropTakesTheLastTokensBack) {
+  const std::vector<std::int32_t> text = tokens(200);
+  for (const std::string_view mode : kModes) {
+    Session session = tiny().start(mode, 16);
+    std::vector<float> a(256), b(256);
+    session.append(text, a);
+    session.append(std::span(text).first(60));
+    session.crop(61);
+    EXPECT_EQ(session.length(), 199);
+    session.append(std::span(text).last(1), b);
+    EXPECT_EQ(a, b) << mode;
+  }
+}
+
 TEST(Session, ObserverSeesEverySelection) {
   Session session = tiny().start("sparse_w8a8");
   std::int64_t rows = 0;
@@ -154,6 +189,21 @@ TEST(Model, RefusesByName) {
   EXPECT_EQ(refusal([&] { session.append(bad); }), "INVALID_ARGUMENT tokens[1]");
   EXPECT_EQ(refusal([&] { session.append({bad, 1}, logits); }), "INVALID_SHAPE logits");
   EXPECT_EQ(session.length(), 0);
+  EXPECT_EQ(refusal([&] { session.crop(1); }), "INVALID_ARGUMENT count");
+  EXPECT_EQ(refusal([&] { session.crop(-1); }), "INVALID_ARGUMENT count");
+  Session other = Model(kFolder).start("dense_bf16"), sparse = tiny().start("sparse_bf16"), second = session;
+  std::vector<float> two(2 * 256, 7);
+  const auto stepping = [&](std::vector<Session*> sessions, std::vector<std::int32_t> next) {
+    return refusal([&] { step(sessions, next, two); });
+  };
+  EXPECT_EQ(stepping({&session, &other}, {1, 2}), "INVALID_ARGUMENT sessions[1]");
+  EXPECT_EQ(stepping({&session, &sparse}, {1, 2}), "INVALID_ARGUMENT sessions[1]");
+  EXPECT_EQ(stepping({&session, &session}, {1, 2}), "ALIASED sessions[1]");
+  EXPECT_EQ(stepping({&session, &second}, {1, 256}), "INVALID_ARGUMENT tokens[1]");
+  EXPECT_EQ(stepping({&session, &second}, {1}), "INVALID_SHAPE tokens");
+  EXPECT_EQ(stepping({&session}, {1}), "INVALID_SHAPE logits");
+  EXPECT_EQ(session.length() + second.length(), 0);
+  EXPECT_EQ(two, std::vector<float>(2 * 256, 7));
   EXPECT_EQ(refusal([&] { tiny().start("w8a8"); }), "INVALID_ARGUMENT mode");
   EXPECT_EQ(refusal([&] { tiny().start("dense_bf16", -1); }), "INVALID_ARGUMENT page_size");
   EXPECT_EQ(refusal([&] { tiny().generate({}, 3, "dense_bf16"); }), "INVALID_ARGUMENT prompt");
