@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -107,11 +108,54 @@ nb::object logits(const PyModel& self, nb::handle tokens, const Mode& mode) {
 }
 
 std::vector<std::int32_t> generate(const PyModel& self, nb::handle tokens, std::int64_t n, const Mode& mode,
-                                   double temperature, std::uint64_t seed) {
+                                   double temperature, std::uint64_t seed, nb::handle each) {
   Arrays arrays("model");
   const std::span<const std::int32_t> prompt = tokens_of(arrays, tokens);
+  std::function<void(std::int32_t)> seen;
+  if (!each.is_none())
+    seen = [each](std::int32_t token) {
+      const nb::gil_scoped_acquire hold;
+      each(token);
+    };
   nb::gil_scoped_release release;
-  return self.model.generate(prompt, n, self.mode(mode), temperature, seed, context());
+  return self.model.generate(prompt, n, self.mode(mode), temperature, seed, context(), seen);
+}
+
+/// Logits of the last one.
+nb::object prefill(Session& self, nb::handle tokens) {
+  Arrays arrays("model");
+  const std::span<const std::int32_t> ids = tokens_of(arrays, tokens);
+  if (ids.empty()) arrays.refuse(Status::invalid_argument, "tokens", "is empty", "at least one token");
+  const nb::object result = arrays.allocate(shaped(DType::f32, {self.vocab_size()}), "logits");
+  const Tensor out = arrays.read(result.ptr(), "logits", true);
+  nb::gil_scoped_release release;
+  self.append(ids, {static_cast<float*>(out.data), std::size_t(out.elements())}, context());
+  return result;
+}
+
+nb::object step_one(Session& self, nb::handle token) {
+  nb::list tokens;
+  tokens.append(token);
+  return prefill(self, tokens);
+}
+
+nb::object step_all(nb::handle sessions, nb::handle tokens) {
+  Arrays arrays("step");
+  std::vector<Session*> all;
+  for (const nb::handle session : nb::iter(sessions)) {
+    if (!nb::isinstance<Session>(session))
+      arrays.refuse(Status::invalid_argument, "sessions", "is " + type_of(session.ptr()), "a dsakit.Session",
+                    "[" + std::to_string(all.size()) + "]");
+    all.push_back(nb::cast<Session*>(session));
+  }
+  if (all.empty()) arrays.refuse(Status::invalid_argument, "sessions", "is empty", "at least one session");
+  const std::span<const std::int32_t> ids = tokens_of(arrays, tokens);
+  const nb::object result =
+      arrays.allocate(shaped(DType::f32, {std::int64_t(all.size()), all[0]->vocab_size()}), "logits");
+  const Tensor out = arrays.read(result.ptr(), "logits", true);
+  nb::gil_scoped_release release;
+  step(all, ids, {static_cast<float*>(out.data), std::size_t(out.elements())}, context());
+  return result;
 }
 
 }  // namespace
@@ -157,6 +201,23 @@ void bind_model(nb::module_& m) {
       .def_prop_ro("index_topk", [](const Layer& self) { return self.attention().index_topk(); })
       .def_prop_ro("has_indexer", [](const Layer& self) { return self.attention().has_indexer(); });
 
+  nb::class_<Session>(m, "Session",
+                      "A sequence that runs through a model in one mode; Model.session makes them.")
+      .def("prefill", prefill, nb::arg("tokens").none(),
+           "Append tokens; float32 [vocab_size], the logits of what follows the last one.")
+      .def("step", step_one, nb::arg("token"), "Append one token; as prefill, with the same bits.")
+      .def(
+          "fork", [](const Session& self) { return Session(self); },
+          "An independent sequence with the same tokens. What both have said so far is kept once.")
+      .def("__copy__", [](const Session& self) { return Session(self); })
+      .def("crop", &Session::crop, nb::arg("n"), "Forget the last n tokens.")
+      .def("__len__", &Session::length)
+      .def_prop_ro("mode", [](const Session& self) { return std::string(self.mode()); })
+      .def_prop_ro("cache_bytes", &Session::cache_bytes, "Memory of the caches, together with those of its forks.");
+  m.def("step", step_all, nb::arg("sessions"), nb::arg("tokens").none(),
+        "Append a token to each of several sessions of one model and mode; float32 [sessions, vocab_size]. Weights are\n"
+        "read once for all, each session has the bits it has alone.");
+
   nb::class_<PyModel>(
       m, "Model",
       "A language model in Hugging Face layout (DeepSeek-V3.2 or GLM-5 names, dense MLPs). Modes: \"dense_bf16\",\n"
@@ -166,8 +227,15 @@ void bind_model(nb::module_& m) {
       .def("logits", logits, nb::arg("tokens").none(), nb::arg("mode") = nb::none(),
            "float32 [T, vocab_size] for tokens (integers, or the bytes of a byte-level model) from an empty context.")
       .def("generate", generate, nb::arg("tokens").none(), nb::arg("n"), nb::arg("mode") = nb::none(),
-           nb::arg("temperature") = 0.0, nb::arg("seed") = 0,
-           "n tokens that continue `tokens`, as a list: the most likely ones, or drawn at a temperature.")
+           nb::arg("temperature") = 0.0, nb::arg("seed") = 0, nb::kw_only(), nb::arg("each") = nb::none(),
+           "n tokens that continue `tokens`, as a list: the most likely ones, or drawn at a temperature. each(token) is\n"
+           "called as they come.")
+      .def(
+          "session",
+          [](const PyModel& self, const Mode& mode, std::int64_t page_size) {
+            return self.model.start(self.mode(mode), page_size);
+          },
+          nb::arg("mode") = nb::none(), nb::arg("page_size") = kDefaultPageSize, "A new sequence.")
       .def_prop_ro(
           "layers",
           [](PyModel& self) {

@@ -13,6 +13,7 @@ from ._core import (
     Layer,
     Model,
     PackedWeight,
+    Session,
     __version__,
     get_num_threads,
     info,
@@ -20,6 +21,7 @@ from ._core import (
     pack_weight,
     set_num_threads,
     set_same_products,
+    step,
 )
 from .errors import Error
 from .kv_rows import empty_kv_rows
@@ -32,6 +34,7 @@ __all__ = [
     "Layer",
     "Model",
     "PackedWeight",
+    "Session",
     "__version__",
     "empty_kv_rows",
     "forms",
@@ -46,6 +49,7 @@ __all__ = [
     "reference",
     "set_num_threads",
     "set_same_products",
+    "step",
 ]
 __all__ += operators.__all__
 
