@@ -73,7 +73,9 @@ class Layer {
 
 /// What Python holds: the model, its config.json as it was read, its layers.
 struct PyModel {
-  explicit PyModel(const std::string& folder) : model(folder) {
+  PyModel(const std::string& folder, const ModelOptions& options) : model(folder, options) {
+    for (const std::string& note : model.notes())
+      if (PyErr_WarnEx(PyExc_UserWarning, note.c_str(), 2) != 0) throw nb::python_error();
     const nb::object file = nb::module_::import_("builtins").attr("open")(folder + "/config.json", "rb");
     config = nb::module_::import_("json").attr("load")(file);
     file.attr("close")();
@@ -220,10 +222,30 @@ void bind_model(nb::module_& m) {
 
   nb::class_<PyModel>(
       m, "Model",
-      "A language model in Hugging Face layout (DeepSeek-V3.2 or GLM-5 names, dense MLPs). Modes: \"dense_bf16\",\n"
-      "\"sparse_bf16\", \"sparse_w8a8\", \"sparse_w8a8_packed\"; mode=None is the last of those it can run.")
+      "A language model in Hugging Face layout (names of DeepSeek-V3.2, GLM-5, DeepSeek-V3 or Kimi-K2), with dense\n"
+      "MLPs or a mixture of experts. Modes: \"dense_bf16\", \"sparse_bf16\", \"sparse_w8a8\",\n"
+      "\"sparse_w8a8_packed\"; mode=None is the last of those it can run.\n\n"
+      "mlp: arithmetic of the MLPs, \"as_stored\", \"bf16\" (int8 weights are widened) or \"int8\" (all are\n"
+      "quantised). weights: \"as_stored\", or \"bf16\": 8-bit floats take two bytes, with the same results.\n"
+      "static: \"refuse\" int8 weights with static activations, or \"dequantise\" them. expert_memory: bytes for\n"
+      "routed experts, None: what is free but 6 GB; the others are read when they are wanted. pass_tokens: of a prompt,\n"
+      "that go through a layer at a time then.")
       .def(
-          "__init__", [](PyModel* self, nb::handle path) { new (self) PyModel(path_of(path)); }, nb::arg("path"))
+          "__init__",
+          [](PyModel* self, nb::handle path, const std::string& mlp, const std::string& weights,
+             const std::string& static_activations, std::optional<std::int64_t> expert_memory,
+             std::int64_t pass_tokens) {
+            if (expert_memory && *expert_memory < 0)
+              throw Error(Status::invalid_argument, "model", "expert_memory", "",
+                          "is " + std::to_string(*expert_memory), "at least 0 bytes");
+            new (self) PyModel(path_of(path), {.mlp = mlp,
+                                               .weights = weights,
+                                               .static_activations = static_activations,
+                                               .expert_memory = expert_memory.value_or(-1),
+                                               .pass = pass_tokens});
+          },
+          nb::arg("path"), nb::kw_only(), nb::arg("mlp") = "as_stored", nb::arg("weights") = "as_stored",
+          nb::arg("static") = "refuse", nb::arg("expert_memory") = nb::none(), nb::arg("pass_tokens") = 4096)
       .def("logits", logits, nb::arg("tokens").none(), nb::arg("mode") = nb::none(),
            "float32 [T, vocab_size] for tokens (integers, or the bytes of a byte-level model) from an empty context.")
       .def("generate", generate, nb::arg("tokens").none(), nb::arg("n"), nb::arg("mode") = nb::none(),
@@ -249,6 +271,18 @@ void bind_model(nb::module_& m) {
           },
           "The attention layers, each with an empty cache of its own at first; they share the weights.")
       .def_ro("config", &PyModel::config)
+      .def_prop_ro("weight_bytes", [](const PyModel& self) { return self.model.weight_bytes(); })
+      .def_prop_ro(
+          "expert_costs",
+          [](const PyModel& self) {
+            const ExpertCosts c = self.model.expert_costs();
+            nb::dict d;
+            d["asked"] = c.asked, d["read"] = c.read, d["bytes"] = c.bytes, d["waited"] = c.waited;
+            d["held"] = c.held, d["all"] = c.all;
+            return d;
+          },
+          "What the routed experts have cost since the model was loaded: wanted by layers, read from files, bytes,\n"
+          "seconds of waiting, and how many memory has room for of how many.")
       .def_prop_ro("modes",
                    [](const PyModel& self) {
                      nb::list modes;

@@ -157,11 +157,36 @@ struct Score {
   Costs costs;
 };
 
-/// A language model in Hugging Face layout (DeepSeek-V3.2 or GLM-5 names) whose MLPs are all dense: bf16 weights,
-/// fp32 arithmetic and residual around the attention layers. A mixture of experts is UNSUPPORTED.
+/// What a model is loaded for.
+struct ModelOptions {
+  // Arithmetic of the MLPs, experts included: "as_stored" (int8 weights meet activations quantised per token),
+  // "bf16" (int8 weights are widened), "int8" (all weights are quantised so)
+  std::string_view mlp = "as_stored";
+  // "as_stored": one byte for a weight of 8-bit floats, or "bf16": two, with the same bits in every result
+  std::string_view weights = "as_stored";
+  // int8 weights with static activations: "refuse", or "dequantise" (read as bf16 numbers)
+  std::string_view static_activations = "refuse";
+  // Bytes for routed experts; those that do not fit are read from the files when they are wanted. Negative: what the
+  // machine has left, less the other weights and 6 GB. Bits do not depend on it.
+  std::int64_t expert_memory = -1;
+  // Tokens of a prompt that go through a layer before the next one, where experts are read from files: each is read
+  // once per layer and pass. Bits do not depend on it.
+  std::int64_t pass = 4096;
+  std::function<void(double share)> progress{};  // of loading, now and then
+};
+
+/// What the routed experts of a model have cost since it was loaded.
+struct ExpertCosts {
+  std::int64_t asked = 0, read = 0;  // wanted by a layer for a step or a pass; of which were not in memory
+  double bytes = 0, waited = 0;      // read from files; seconds with nothing to compute
+  std::int64_t held = 0, all = 0;    // how many memory has room for, and there are
+};
+
+/// A language model in Hugging Face layout (names of DeepSeek-V3, DeepSeek-V3.2, GLM-5, Kimi-K2), with dense MLPs or a
+/// mixture of experts; fp32 arithmetic and residual around the attention layers.
 class Model {
  public:
-  explicit Model(const std::string& folder);
+  explicit Model(const std::string& folder, const ModelOptions& = {});
 
   std::int64_t vocab_size() const;
   std::int64_t hidden_size() const;
@@ -170,6 +195,10 @@ class Model {
   AttentionLayer attention(int layer) const;    // shares the weights
   std::size_t weight_bytes() const;             // prepared so far
   std::vector<std::string_view> modes() const;  // those it can run: dense_bf16 alone without an indexer
+
+  ExpertCosts expert_costs() const;
+  /// What was noticed while it was loaded: weights that are not used, or not as they are stored.
+  std::vector<std::string> notes() const;
 
   Session start(std::string_view mode, std::int64_t page_size = kDefaultPageSize) const;
 

@@ -58,7 +58,20 @@ class Layer:
     def has_indexer(self) -> bool: ...
 
 class Model:
-    def __init__(self, path: str | os.PathLike[str]) -> None: ...
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        mlp: str = "as_stored",
+        weights: str = "as_stored",
+        static: str = "refuse",
+        expert_memory: int | None = None,
+        pass_tokens: int = 4096,
+    ) -> None: ...
+    @property
+    def weight_bytes(self) -> int: ...
+    @property
+    def expert_costs(self) -> dict[str, float]: ...
     def logits(self, tokens: Lengths, mode: str | None = None) -> Result: ...
     def generate(
         self,

@@ -29,13 +29,16 @@ std::span<const std::int64_t> shape_of(const Tensor& t) {
   return {t.shape.data(), std::size_t(std::clamp(t.rank, 0, 8))};
 }
 
+/// Bytes of an element in memory: of codes with scales the numbers are longer than what is kept.
+int kept_size(const Tensor& t) { return t.format == Format::scaled ? 1 : size_of(t.dtype); }
+
 /// The axes longer than 1, outermost first, neighbours merged where they are contiguous with each other.
 struct Steps {
   std::int64_t count[8], step[8];  // step in bytes
   int n = 0;
 
   explicit Steps(const Tensor& t) {
-    const std::int64_t size = size_of(t.dtype);
+    const std::int64_t size = kept_size(t);
     for (int a = 0; a < t.rank; ++a) {
       if (t.shape[a] == 1) continue;
       const std::int64_t bytes = t.stride[a] * size;
@@ -46,8 +49,8 @@ struct Steps {
 };
 
 std::int64_t last_byte(const Tensor& t) {
-  std::int64_t end = size_of(t.dtype);
-  for (int a = 0; a < t.rank; ++a) end += (t.shape[a] - 1) * t.stride[a] * size_of(t.dtype);
+  std::int64_t end = kept_size(t);
+  for (int a = 0; a < t.rank; ++a) end += (t.shape[a] - 1) * t.stride[a] * kept_size(t);
   return end;  // one past the last
 }
 
@@ -94,10 +97,10 @@ bool overlap(const Tensor& a, const Tensor& b) {
       if (!(i == axes->n - 1 && axes->step[i] <= 8)) pitch = std::min(pitch, axes->step[i]);
   if (pitch <= 0) return true;
   auto run = [&](const Steps& axes, const Tensor& t) -> std::int64_t {  // bytes inside a pitch, -1: does not fit the picture
-    std::int64_t inner = size_of(t.dtype);
+    std::int64_t inner = kept_size(t);
     for (int i = 0; i < axes.n; ++i) {
       if (axes.step[i] % pitch == 0 && axes.step[i] > 0) continue;
-      if (i == axes.n - 1 && axes.step[i] == size_of(t.dtype)) inner = axes.count[i] * axes.step[i];
+      if (i == axes.n - 1 && axes.step[i] == kept_size(t)) inner = axes.count[i] * axes.step[i];
       else return -1;
     }
     return inner;

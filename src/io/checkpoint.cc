@@ -15,7 +15,7 @@ namespace {
   throw Error(status, "load", what, "", got, wanted, why);
 }
 
-constexpr std::string_view kLayers = "model.layers.";
+constexpr std::string_view kLayers = "model.layers.", kEmbedding = "model.embed_tokens.weight";
 
 /// The number that `text` begins with and what follows it; -1 if there is none. Too large for 64 bits counts as the
 /// largest.
@@ -162,16 +162,25 @@ void Checkpoint::check_layer_numbers() const {
     }
 }
 
-void Checkpoint::require_known_tensors(std::int64_t layer, std::string_view part) const {
+void Checkpoint::require_known_tensors(std::int64_t first, std::int64_t count, std::string_view part) const {
   for (const SafetensorsFile& file : files_)
     for (const FileTensor& tensor : file.tensors()) {
       const auto [number, rest] = layer_of(tensor.name);
-      if (number != layer || !rest.starts_with(part) || is_known(rest, config_.dense_mlp[layer])) continue;
+      if (number < first || number >= first + count || !rest.starts_with(part)) continue;
+      if (is_known(rest, config_.dense_mlp[number])) continue;
       const Place place{&file, &tensor};
       if (!has_no_effect(rest, place))
         refuse(Status::unsupported, place.shown(), "is not used by any rule", "tensors that are known",
                "it may change the arithmetic");
     }
+}
+
+std::uint64_t Checkpoint::bytes_in_use() const {
+  std::uint64_t bytes = 0;
+  for (const SafetensorsFile& file : files_)
+    for (const FileTensor& tensor : file.tensors())
+      if (tensor.name != kEmbedding && layer_of(tensor.name).first < config_.num_hidden_layers) bytes += tensor.bytes();
+  return bytes;
 }
 
 std::vector<std::string> Checkpoint::notes() const {

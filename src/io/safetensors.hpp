@@ -52,6 +52,8 @@ class SafetensorsFile {
   bool has(const FileTensor& tensor) const { return file_.has(data_start_ + tensor.begin, tensor.bytes()); }
   std::map<std::string, std::string> metadata() const;
 
+  /// Where a tensor begins in the file.
+  std::uint64_t position(const FileTensor& tensor) const { return data_start_ + tensor.begin; }
   /// Bytes [offset, offset + bytes) of a tensor of this file.
   void read(const FileTensor& tensor, std::uint64_t offset, void* to, std::size_t bytes) const;
   AlignedArray<std::byte> read(const FileTensor& tensor) const;

@@ -197,6 +197,12 @@ AlignedArray<float> load_floats(const Place& place) {
   return out;
 }
 
+void load_row(const StoredMatrix& m, std::int64_t row, bf16* out) {
+  const std::uint64_t offset = m.offset + std::uint64_t(row * m.cols * size_of(m.dtype()));
+  if (m.dtype() == DType::bf16)
+    return m.weight.file->read(*m.weight.tensor, offset, out, std::size_t(m.cols) * sizeof(bf16));
+  for_each_float(m.weight, offset, std::size_t(m.cols), [&](float x, std::size_t i) { out[i] = to_bf16(x); });
+}
 QuantisedWeight load_codes(const StoredMatrix& m) { return {read_codes(m), scales_of(m)}; }
 
 AlignedArray<bf16> load_bf16(const StoredMatrix& m) { return load<bf16>(m); }

@@ -60,6 +60,8 @@ const std::array<float, 256>& e4m3_values();
 /// Row-major. Floats with one rounding; what is quantised is bf16(fp32(code * scale)).
 AlignedArray<bf16> load_bf16(const StoredMatrix&);
 AlignedArray<float> load_f32(const StoredMatrix&);
+/// One row of a matrix of floats.
+void load_row(const StoredMatrix&, std::int64_t row, bf16* out);
 /// As it is stored. A NaN code is INVALID_FILE with its position.
 QuantisedWeight load_codes(const StoredMatrix&);
 

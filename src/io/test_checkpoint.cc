@@ -334,23 +334,23 @@ TEST_F(Layers, TensorsThatNoRuleUses) {
                            "self_attn.indexer.k_norm.bias", "self_attn.rotary_emb.inv_freq"})
     for (const int layer : {0, 1}) {
       const Checkpoint c = with("model.layers." + std::to_string(layer) + "." + name);
-      EXPECT_NO_THROW(c.require_known_tensors(layer, "")) << name;
+      EXPECT_NO_THROW(c.require_known_tensors(layer, 1, "")) << name;
     }
-  EXPECT_NO_THROW(with("model.layers.0.mlp.up_proj.weight_scale").require_known_tensors(0, ""));
+  EXPECT_NO_THROW(with("model.layers.0.mlp.up_proj.weight_scale").require_known_tensors(0, 1, ""));
   for (const char* name : {"mlp.gate.weight", "mlp.gate.e_score_correction_bias", "mlp.experts.7.up_proj.weight",
                            "mlp.experts.7.up_proj.weight_scale_inv", "mlp.experts.gate_up_proj",
                            "mlp.shared_experts.down_proj.weight"})
-    EXPECT_NO_THROW(with(std::string("model.layers.1.") + name).require_known_tensors(1, "")) << name;
+    EXPECT_NO_THROW(with(std::string("model.layers.1.") + name).require_known_tensors(1, 1, "")) << name;
 
   for (const char* name : {"mlp.gate.weight", "mlp.experts.1.up_proj.weight", "self_attn.q_proj.weight",
                            "self_attn.div.mul_scale", "input_layernorm.bias", "self_attn.o_proj.scale"}) {
     const Checkpoint c = with(std::string("model.layers.0.") + name);
-    expect_refusal(Status::unsupported, {name, "is not used by any rule"}, [&] { c.require_known_tensors(0, ""); });
-    EXPECT_NO_THROW(c.require_known_tensors(1, "")) << "another layer";
+    expect_refusal(Status::unsupported, {name, "is not used by any rule"}, [&] { c.require_known_tensors(0, 1, ""); });
+    EXPECT_NO_THROW(c.require_known_tensors(1, 1, "")) << "another layer";
   }
-  EXPECT_NO_THROW(with("model.layers.0.input_layernorm.bias").require_known_tensors(0, "self_attn.")) << "another part";
+  EXPECT_NO_THROW(with("model.layers.0.input_layernorm.bias").require_known_tensors(0, 1, "self_attn.")) << "another part";
   data.assign(6, 0);
-  EXPECT_NO_THROW(with("model.layers.0.input_layernorm.bias").require_known_tensors(0, "")) << "it is zero";
+  EXPECT_NO_THROW(with("model.layers.0.input_layernorm.bias").require_known_tensors(0, 1, "")) << "it is zero";
 }
 
 TEST_F(Layers, ExpertsThatAreNotThere) {

@@ -30,7 +30,7 @@ AttentionLayer make_layer(const io::ModelConfig& config, int layer, std::unique_
 AttentionLayer::AttentionLayer(const std::string& folder, int layer) {
   const auto checkpoint = std::make_shared<const io::Checkpoint>(folder);
   if (layer >= 0 && layer < checkpoint->config().num_hidden_layers)
-    checkpoint->require_known_tensors(layer, "self_attn.");
+    checkpoint->require_known_tensors(layer, 1, "self_attn.");
   *this = make_layer(checkpoint->config(), layer, checkpoint_source(checkpoint, layer));
 }
 AttentionLayer::AttentionLayer(std::shared_ptr<State> state) : state_(std::move(state)) {}

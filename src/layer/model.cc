@@ -3,12 +3,15 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "layer/costs.hpp"
 #include "layer/layer.hpp"
+#include "io/memory.hpp"
 #include "layer/mlp.hpp"
+#include "layer/moe.hpp"
 #include "ops/linear.hpp"
 #include "ops/norm.hpp"
 
@@ -17,42 +20,117 @@ struct Model::State {
   struct Layer {
     AttentionLayer attention;
     io::AlignedArray<float> attention_norm, mlp_norm;
-    GatedMlp mlp;
+    GatedMlp mlp;            // one of the two
+    std::optional<Moe> moe;
   };
+  std::shared_ptr<const io::Checkpoint> checkpoint;
   io::ModelConfig config;
-  io::AlignedArray<bf16> embedding;  // [vocab_size, hidden_size]
+  io::StoredMatrix embedding;  // [vocab_size, hidden_size]: rows are read when they are wanted
   std::vector<Layer> layers;
   io::AlignedArray<float> norm;
   Matrix head;
+  std::shared_ptr<Experts> experts;  // null: none
+  std::int64_t experts_there = 0;
+  std::int64_t pass = 0;             // tokens that go through a layer at once
 
-  explicit State(std::shared_ptr<const io::Checkpoint> checkpoint);
+  State(std::shared_ptr<const io::Checkpoint> checkpoint, const ModelOptions& options);
+  void load_layers(const MlpOptions&, const ModelOptions&);
 };
 
-Model::State::State(std::shared_ptr<const io::Checkpoint> checkpoint) : config(checkpoint->config()) {
+namespace {
+
+[[noreturn]] void refuse_option(const char* name, std::string_view got, const char* wanted) {
+  throw Error(Status::invalid_argument, "model", name, "", "is " + std::string(got.substr(0, 120)), wanted);
+}
+
+MlpOptions mlp_options(const ModelOptions& options) {
+  MlpOptions mlp;
+  using enum MlpOptions::Arithmetic;
+  if (options.mlp == "bf16") mlp.arithmetic = bf16;
+  else if (options.mlp == "int8") mlp.arithmetic = int8;
+  else if (options.mlp != "as_stored") refuse_option("mlp", options.mlp, "as_stored, bf16 or int8");
+  if (options.weights == "bf16") mlp.widen_fp8 = true;
+  else if (options.weights != "as_stored") refuse_option("weights", options.weights, "as_stored or bf16");
+  if (options.pass < 1) refuse_option("pass", std::to_string(options.pass), "at least 1 token");
+  return mlp;
+}
+
+io::CheckpointOptions checkpoint_options(const ModelOptions& options) {
+  if (options.static_activations != "refuse" && options.static_activations != "dequantise")
+    refuse_option("static_activations", options.static_activations, "refuse or dequantise");
+  return {.dequantise_static = options.static_activations == "dequantise"};
+}
+
+/// What experts may take, if nobody says: the caches and whatever else runs keep 6 GB.
+std::uint64_t memory_for_experts(const ModelOptions& options, std::uint64_t resident) {
+  constexpr std::uint64_t kKept = 6'000'000'000;
+  if (options.expert_memory >= 0) return std::uint64_t(options.expert_memory);
+  const std::uint64_t limit = io::memory_limit(), free = io::available_memory();
+  const std::uint64_t of_limit = limit > resident ? limit - resident : 0;
+  return std::min(of_limit, free > kKept ? free - kKept : 0);
+}
+
+}  // namespace
+
+Model::State::State(std::shared_ptr<const io::Checkpoint> from, const ModelOptions& options)
+    : checkpoint(std::move(from)), config(checkpoint->config()) {
   const io::ModelConfig& c = config;
+  const MlpOptions mlp = mlp_options(options);
+  checkpoint->require_known_tensors(0, c.num_hidden_layers, "");
+  embedding = checkpoint->matrix("model.embed_tokens.weight", c.vocab_size, c.hidden_size);
+  if (embedding.format != io::WeightFormat::floating)
+    throw Error(Status::unsupported, "load", embedding.weight.shown(), "",
+                std::string("is stored as ") + embedding.weight.tensor->type->name, "BF16, F16 or F32");
+  load_layers(mlp, options);
+  norm = checkpoint->load_vector_f32("model.norm.weight", c.hidden_size);
+  const auto weight = c.tie_word_embeddings
+                          ? io::load_bf16(embedding)
+                          : checkpoint->load_matrix_bf16("lm_head.weight", c.vocab_size, c.hidden_size);
+  head = transposed_matrix(weight.data(), c.vocab_size, c.hidden_size);
+}
+
+/// Everything but the routed experts is loaded; of those what fits.
+void Model::State::load_layers(const MlpOptions& mlp, const ModelOptions& options) {
+  const io::ModelConfig& c = config;
+  std::vector<StoredExperts> stored;
+  std::uint64_t routed = 0, as_stored = 0;
   for (std::int64_t i = 0; i < c.num_hidden_layers; ++i)
-    if (!c.dense_mlp[i])
-      throw Error(Status::unsupported, "load", "model.layers." + std::to_string(i) + ".mlp", "",
-                  "is a mixture of experts", "a dense MLP", "AttentionLayer loads the attention of such a layer");
-  std::uint64_t bytes = 0;
-  for (const io::SafetensorsFile& file : checkpoint->files()) bytes += file.data_bytes();
-  io::require_memory(checkpoint->folder(), bytes, io::memory_limit());
-  for (std::int64_t i = 0; i < c.num_hidden_layers; ++i) checkpoint->require_known_tensors(i, "");
-  embedding = checkpoint->load_matrix_bf16("model.embed_tokens.weight", c.vocab_size, c.hidden_size);
+    if (!c.dense_mlp[i]) {
+      stored.push_back(find_experts(*checkpoint, i, mlp));
+      routed += stored.back().bytes();
+      for (const StoredMlp& expert : stored.back().expert) as_stored += expert.bytes();
+      experts_there += c.moe.n_routed_experts;
+    }
+  const std::uint64_t resident = checkpoint->bytes_in_use() - as_stored;
+  pass = chunk_tokens(c);
+  if (!stored.empty()) {
+    const std::uint64_t memory = memory_for_experts(options, resident);
+    if (routed <= memory) {
+      io::require_memory(checkpoint->folder(), resident + routed, io::memory_limit());
+      experts = load_experts(std::move(stored), [&](std::uint64_t done, std::uint64_t bytes) {
+        if (options.progress) options.progress(double(done) / double(bytes));
+      });
+    } else {
+      experts = cache_experts(std::move(stored), memory, c.moe.num_experts_per_tok);
+      pass = std::max(pass, options.pass);
+    }
+  }
+  io::require_memory(checkpoint->folder(), resident + (experts ? experts->bytes() : 0), io::memory_limit());
   const auto rope = std::make_shared<const RopeTable>(c.rope, c.qk_rope_head_dim);
+  std::int64_t number = 0;
   for (int i = 0; i < c.num_hidden_layers; ++i) {
     const std::string prefix = "model.layers." + std::to_string(i) + ".";
-    layers.push_back(
-        {AttentionLayer(std::make_shared<AttentionLayer::State>(c, i, checkpoint_source(checkpoint, i), rope)),
-         checkpoint->load_vector_f32(prefix + "input_layernorm.weight", c.hidden_size),
-         checkpoint->load_vector_f32(prefix + "post_attention_layernorm.weight", c.hidden_size),
-         GatedMlp(*checkpoint, i)});
+    layers.push_back({AttentionLayer(std::make_shared<AttentionLayer::State>(
+                          c, i, checkpoint_source(checkpoint, i, mlp.widen_fp8), rope)),
+                      checkpoint->load_vector_f32(prefix + "input_layernorm.weight", c.hidden_size),
+                      checkpoint->load_vector_f32(prefix + "post_attention_layernorm.weight", c.hidden_size),
+                      {},
+                      {}});
+    Layer& layer = layers.back();
+    if (c.dense_mlp[i]) layer.mlp = GatedMlp(*checkpoint, prefix + "mlp.", c.hidden_size, c.intermediate_size, mlp);
+    else layer.moe.emplace(*checkpoint, i, number++, experts, mlp);
+    if (options.progress && !experts) options.progress(double(i + 1) / double(c.num_hidden_layers));
   }
-  norm = checkpoint->load_vector_f32("model.norm.weight", c.hidden_size);
-  if (c.tie_word_embeddings) head = transposed_matrix(embedding.data(), c.vocab_size, c.hidden_size);
-  else
-    head = transposed_matrix(checkpoint->load_matrix_bf16("lm_head.weight", c.vocab_size, c.hidden_size).data(),
-                             c.vocab_size, c.hidden_size);
 }
 
 struct Session::State {
@@ -84,7 +162,16 @@ struct Session::State {
 
 namespace {
 
-/// One chunk of tokens on its way through a model; its arrays.
+/// Bytes that make(carver) takes.
+template <class Make>
+std::size_t measured(Make&& make) {
+  Carver carver;
+  (void)make(carver);
+  return carver.bytes();
+}
+
+/// Tokens on their way through a model; their arrays. Attention and dense MLPs take a chunk of them at a time, experts
+/// all: a pass.
 struct Tokens {
   const Model::State& model;
   const io::ModelConfig& config;
@@ -92,7 +179,6 @@ struct Tokens {
   Context& context;
   std::int64_t rows;
   float *residual, *normal, *change;  // [rows, hidden_size]
-  float* hidden;                      // [rows, intermediate_size]
   bf16* input;                        // [rows, hidden_size]
   std::int32_t* selection;            // [rows, index_topk]
 
@@ -105,7 +191,6 @@ struct Tokens {
         residual(carver.take<float>(rows * config.hidden_size)),
         normal(carver.take<float>(rows * config.hidden_size)),
         change(carver.take<float>(rows * config.hidden_size)),
-        hidden(carver.take<float>(rows * config.intermediate_size)),
         input(carver.take<bf16>(rows * config.hidden_size)),
         selection(carver.take<std::int32_t>(rows * config.index_topk)) {}
 
@@ -113,8 +198,10 @@ struct Tokens {
     const std::int64_t width = config.hidden_size;
     Timed timed(&costs, "embedding", double(rows * width) * sizeof(bf16));
     Call call(context, "model", 0);
-    for (std::int64_t i = 0; i < rows; ++i)
-      call.kernels().widen(model.embedding.data() + tokens[i] * width, width, residual + i * width);
+    for (std::int64_t i = 0; i < rows; ++i) {
+      io::load_row(model.embedding, tokens[i], input + i * width);
+      call.kernels().widen(input + i * width, width, residual + i * width);
+    }
   }
 
   /// RMSNorm of row i of the residual to row `to` of `normal`.
@@ -148,10 +235,23 @@ struct Tokens {
     call.finish();
   }
 
-  void mlp(const GatedMlp& mlp) const {
-    Timed timed(&costs, "mlp", double(mlp.bytes()));
+  void mlp(const Model::State::Layer& layer, ScratchMemory& scratch) const {
+    if (layer.moe) {
+      const auto arrays = [&](Carver& carver) { return MoeArrays(*layer.moe, rows, context.threads(), carver); };
+      Carver memory(scratch.require(measured(arrays)));
+      return layer.moe->add_to(context, &costs, normal, rows, arrays(memory), residual);
+    }
+    Timed timed(&costs, "mlp", double(layer.mlp.bytes()));
     Call call(context, "model", 0);
-    mlp.add_to(call, normal, rows, hidden, residual);
+    const std::int64_t step = chunk_tokens(config), width = config.hidden_size;
+    const auto arrays = [&](Carver& carver) {
+      return MlpArrays(layer.mlp.activations(), std::min(rows, step), width, config.intermediate_size, call.threads(),
+                       carver);
+    };
+    Carver memory(scratch.require(measured(arrays)));
+    const MlpArrays a = arrays(memory);
+    for (std::int64_t first = 0; first < rows; first += step)
+      layer.mlp.add_to(call, normal + first * width, std::min(step, rows - first), a, residual + first * width);
     call.finish();
   }
 
@@ -181,33 +281,43 @@ void check_tokens(const io::ModelConfig& c, std::span<const std::int32_t> tokens
                   "is " + std::to_string(tokens[i]), "0.." + std::to_string(c.vocab_size - 1), "vocab_size");
 }
 
-/// At most chunk_tokens() tokens of sessions of one model and mode, as many of each, one session after the other;
-/// logits of the last `wanted`. What it costs is counted by the first.
-void run_chunk(std::span<Session::State* const> sessions, std::span<const std::int32_t> tokens, std::int64_t wanted,
-               float* logits, Context& context) {
+/// Attention of rows first .. first + rows - 1, which belong to `sessions`, as many of each.
+void attend(const Tokens& t, const Model::State::Layer& layer, int number, std::span<Session::State* const> sessions,
+            std::int64_t first, std::int64_t rows) {
+  Session::State& one = *sessions[0];
+  const std::int64_t width = t.config.hidden_size, topk = t.config.index_topk,
+                     each = rows / std::int64_t(sessions.size());
+  std::vector<Part> parts;
+  for (Session::State* session : sessions)
+    parts.push_back({&session->caches[number].state(), std::int64_t(parts.size()) * each, each});
+  std::int32_t* selection = is_sparse(one.mode) ? t.selection + first * topk : nullptr;
+  forward_chunk(layer.attention.state(), tensor(t.input + first * width, {rows, width}),
+                tensor(t.change + first * width, {rows, width}), parts, selection, {}, one.layer_scratch, t.context,
+                &one.costs);
+  for (std::size_t i = 0; i < parts.size() && selection; ++i)
+    if (const auto& observer = sessions[i]->observer)
+      observer(number, parts[i].first, tensor<const std::int32_t>(selection + parts[i].row * topk, {each, topk}));
+}
+
+/// Tokens of sessions of one model and mode, as many of each, one session after the other; logits of the last `wanted`.
+/// At most chunk_tokens() of several sessions, or a pass of one. What it costs is counted by the first.
+void run_pass(std::span<Session::State* const> sessions, std::span<const std::int32_t> tokens, std::int64_t wanted,
+              float* logits, Context& context) {
   Session::State& one = *sessions[0];
   const Model::State& model = *one.model;
-  const std::int64_t rows = std::int64_t(tokens.size()), width = model.config.hidden_size,
-                     topk = model.config.index_topk, each = rows / std::int64_t(sessions.size());
-  Carver measure;
-  Tokens(model, one.costs, context, rows, measure);
-  Carver memory(one.scratch.require(measure.bytes()));
-  const Tokens t(model, one.costs, context, rows, memory);
+  const std::int64_t rows = std::int64_t(tokens.size()),
+                     step = sessions.size() > 1 ? rows : chunk_tokens(model.config);
+  const auto arrays = [&](Carver& carver) { return Tokens(model, one.costs, context, rows, carver); };
+  Carver memory(one.scratch.require(measured(arrays)));
+  const Tokens t = arrays(memory);
   t.embed(tokens);
   for (std::size_t l = 0; l < model.layers.size(); ++l) {
     const Model::State::Layer& layer = model.layers[l];
-    std::vector<Part> parts;
-    for (Session::State* session : sessions)
-      parts.push_back({&session->caches[l].state(), std::int64_t(parts.size()) * each, each});
     t.norm_before_attention(layer.attention_norm);
-    forward_chunk(layer.attention.state(), tensor(t.input, {rows, width}), tensor(t.change, {rows, width}), parts,
-                  is_sparse(one.mode) ? t.selection : nullptr, {}, one.layer_scratch, context, &one.costs);
-    for (std::size_t i = 0; i < parts.size() && is_sparse(one.mode); ++i)
-      if (const auto& observer = sessions[i]->observer)
-        observer(int(l), parts[i].first,
-                 tensor<const std::int32_t>(t.selection + parts[i].row * topk, {each, topk}));
+    for (std::int64_t first = 0; first < rows; first += step)
+      attend(t, layer, int(l), sessions, first, std::min(step, rows - first));
     t.norm_before_mlp(layer.mlp_norm);
-    t.mlp(layer.mlp);
+    t.mlp(layer, one.layer_scratch);
   }
   if (wanted > 0) t.head(wanted, logits);
 }
@@ -250,7 +360,7 @@ void Session::append(std::span<const std::int32_t> tokens, std::span<float> logi
     throw Error(
         Status::invalid_shape, "model", "logits", "", "has " + std::to_string(logits.size()) + " elements",
         "vocab_size (" + std::to_string(c.vocab_size) + ") for each of at most " + std::to_string(rows) + " tokens");
-  const std::int64_t before = length(), step = chunk_tokens(c);
+  const std::int64_t before = length(), step = state_->model->pass;
   state_->reserve(before + rows);
   try {
     for (std::int64_t first = 0; first < rows; first += step) {
@@ -258,7 +368,7 @@ void Session::append(std::span<const std::int32_t> tokens, std::span<float> logi
       const std::int64_t unwanted = std::max<std::int64_t>(rows - wanted - first, 0),
                          mine = std::max<std::int64_t>(count - unwanted, 0);
       float* to = logits.data() + std::max<std::int64_t>(first - (rows - wanted), 0) * c.vocab_size;
-      run_chunk(std::array{state_.get()}, tokens.subspan(first, count), mine, to, context);
+      run_pass(std::array{state_.get()}, tokens.subspan(first, count), mine, to, context);
     }
   } catch (...) {  // interrupted: as if nothing had been appended
     state_->keep(before);
@@ -303,7 +413,7 @@ void step(std::span<Session* const> sessions, std::span<const std::int32_t> toke
     const std::size_t most = std::size_t(chunk_tokens(c));
     for (std::size_t first = 0; first < states.size(); first += most) {
       const std::size_t count = std::min(most, states.size() - first);
-      run_chunk(std::span(states).subspan(first, count), tokens.subspan(first, count), std::int64_t(count),
+      run_pass(std::span(states).subspan(first, count), tokens.subspan(first, count), std::int64_t(count),
                 logits.data() + first * std::size_t(c.vocab_size), context);
     }
   } catch (...) {
@@ -312,8 +422,18 @@ void step(std::span<Session* const> sessions, std::span<const std::int32_t> toke
   }
 }
 
-Model::Model(const std::string& folder)
-    : state_(std::make_shared<State>(std::make_shared<const io::Checkpoint>(folder))) {}
+Model::Model(const std::string& folder, const ModelOptions& options)
+    : state_(std::make_shared<State>(std::make_shared<const io::Checkpoint>(folder, checkpoint_options(options)),
+                                     options)) {}
+
+ExpertCosts Model::expert_costs() const {
+  if (!state_->experts) return {};
+  const ExpertCounts counts = state_->experts->counts();
+  const std::int64_t slots = state_->experts->slots();
+  return {counts.asked, counts.read, double(counts.bytes), counts.waited, std::min(slots, state_->experts_there),
+          state_->experts_there};
+}
+std::vector<std::string> Model::notes() const { return state_->checkpoint->notes(); }
 
 std::int64_t Model::vocab_size() const { return state_->config.vocab_size; }
 std::int64_t Model::hidden_size() const { return state_->config.hidden_size; }
@@ -326,11 +446,11 @@ AttentionLayer Model::attention(int layer) const {
   return state_->layers[layer].attention;
 }
 std::size_t Model::weight_bytes() const {
-  std::size_t sum =
-      state_->embedding.size() * sizeof(bf16) + state_->head.bytes() + state_->norm.size() * sizeof(float);
+  std::size_t sum = state_->head.bytes() + state_->norm.size() * sizeof(float);
   for (const State::Layer& l : state_->layers)
-    sum += l.attention.weight_bytes() + l.mlp.bytes() + (l.attention_norm.size() + l.mlp_norm.size()) * sizeof(float);
-  return sum;
+    sum += l.attention.weight_bytes() + l.mlp.bytes() + (l.moe ? l.moe->bytes() : 0) +
+           (l.attention_norm.size() + l.mlp_norm.size()) * sizeof(float);
+  return sum + (state_->experts ? state_->experts->bytes() : 0);
 }
 std::vector<std::string_view> Model::modes() const {
   std::vector<std::string_view> all;

@@ -13,11 +13,19 @@ namespace {
 
 class CheckpointSource final : public WeightSource {
  public:
-  CheckpointSource(std::shared_ptr<const io::Checkpoint> checkpoint, int layer)
-      : checkpoint_(std::move(checkpoint)), prefix_("model.layers." + std::to_string(layer) + ".self_attn.") {}
+  CheckpointSource(std::shared_ptr<const io::Checkpoint> checkpoint, int layer, bool widen_fp8)
+      : checkpoint_(std::move(checkpoint)),
+        prefix_("model.layers." + std::to_string(layer) + ".self_attn."),
+        widen_fp8_(widen_fp8) {}
   bool has(const std::string& name) const override { return checkpoint_->has(prefix_ + name); }
   io::AlignedArray<bf16> matrix(const std::string& name, std::int64_t rows, std::int64_t columns) const override {
     return checkpoint_->load_matrix_bf16(prefix_ + name, rows, columns);
+  }
+  io::QuantisedWeight codes(const std::string& name, std::int64_t rows, std::int64_t columns,
+                            io::WeightFormat wanted) const override {
+    if (wanted == io::WeightFormat::fp8_blocks && widen_fp8_) return {};
+    const io::StoredMatrix m = checkpoint_->matrix(prefix_ + name, rows, columns);
+    return m.format == wanted ? io::load_codes(m) : io::QuantisedWeight{};
   }
   io::AlignedArray<float> matrix_f32(const std::string& name, std::int64_t rows, std::int64_t columns) const override {
     return checkpoint_->load_matrix_f32(prefix_ + name, rows, columns);
@@ -32,6 +40,7 @@ class CheckpointSource final : public WeightSource {
  private:
   std::shared_ptr<const io::Checkpoint> checkpoint_;
   std::string prefix_;
+  bool widen_fp8_;
 };
 
 /// [rows, columns] -> [columns, rows], in squares that stay in the first-level cache.
@@ -44,21 +53,77 @@ void transpose(const T* from, std::int64_t rows, std::int64_t columns, T* to) {
         for (std::int64_t r = r0; r < std::min(r0 + kSquare, rows); ++r) to[c * rows + r] = from[r * columns + c];
 }
 
-QuantisedMatrix quantised_matrix(const bf16* weight, std::int64_t out, std::int64_t in) {
-  io::AlignedArray<std::int8_t> codes(out * in), turned(out * in);
-  io::AlignedArray<float> scale(out);
-  quantise_rows(weight, out, in, codes.data(), scale.data());
-  transpose(codes.data(), out, in, turned.data());
-  return {Matrix(tensor(turned.data(), {in, out})), std::move(scale)};
-}
-
 /// The operators rotate pairs (0, 1), (2, 3), ..; a model that pairs i with i + width/2 gets its rows rearranged to
 /// suit.
-void pair_up_rope_rows(bf16* rows, std::int64_t width, std::int64_t columns) {
-  std::vector<bf16> old(rows, rows + width * columns);
+template <class T>
+void pair_up_rope_rows(T* rows, std::int64_t width, std::int64_t columns) {
+  std::vector<T> old(rows, rows + width * columns);
   for (std::int64_t i = 0; i < width; ++i)
     std::memcpy(rows + i * columns, old.data() + (i / 2 + i % 2 * (width / 2)) * columns,
-                std::size_t(columns) * sizeof(bf16));
+                std::size_t(columns) * sizeof(T));
+}
+
+/// A projection [out, in] of a layer, and which of its rows are rotated: `rope` of them at the end of every `head` rows.
+struct Projection {
+  const char* name;
+  std::int64_t out, in;
+  std::int64_t head = 0, rope = 0;  // 0: nothing to rearrange
+
+  template <class T>
+  void pair_up(T* rows, std::int64_t columns) const {
+    for (std::int64_t first = head - rope; rope > 0 && first < out; first += head)
+      pair_up_rope_rows(rows + first * columns, rope, columns);
+  }
+};
+
+/// As 8-bit floats where the source has them; rows that share a scale stay together.
+Matrix load(const WeightSource& source, const Projection& p) {
+  if (p.rope == 0) {
+    const io::QuantisedWeight fp8 = source.codes(p.name, p.out, p.in, io::WeightFormat::fp8_blocks);
+    if (fp8.codes.size() > 0) {
+      Tensor codes = tensor(fp8.fp8(), {p.out, p.in});
+      codes.dtype = DType::f8_e4m3;
+      const Tensor scales = tensor(fp8.scales.data(), {io::scale_blocks(p.out), io::scale_blocks(p.in)});
+      return Matrix(PackedWeight(codes, scales));
+    }
+  }
+  auto weight = source.matrix(p.name, p.out, p.in);
+  p.pair_up(weight.data(), p.in);
+  return transposed_matrix(weight.data(), p.out, p.in);
+}
+
+/// Codes as they are stored; else made from the bf16 numbers.
+QuantisedMatrix load_i8(const WeightSource& source, const Projection& p) {
+  io::QuantisedWeight stored = source.codes(p.name, p.out, p.in, io::WeightFormat::int8);
+  io::AlignedArray<std::int8_t> codes(std::size_t(p.out * p.in)), turned(codes.size());
+  io::AlignedArray<float> scale = std::move(stored.scales);
+  if (stored.codes.size() > 0) {
+    std::memcpy(codes.data(), stored.codes.data(), codes.size());
+    p.pair_up(codes.data(), p.in);
+    p.pair_up(scale.data(), 1);
+  } else {
+    auto weight = source.matrix(p.name, p.out, p.in);
+    p.pair_up(weight.data(), p.in);
+    scale = io::AlignedArray<float>(std::size_t(p.out));
+    quantise_rows(weight.data(), p.out, p.in, codes.data(), scale.data());
+  }
+  transpose(codes.data(), p.out, p.in, turned.data());
+  return {Matrix(tensor(turned.data(), {p.in, p.out})), std::move(scale)};
+}
+
+// The projections by name.
+Projection q_a(const io::ModelConfig& c) { return {"q_a_proj.weight", c.q_lora_rank, c.hidden_size}; }
+Projection q_b(const io::ModelConfig& c) {
+  const std::int64_t head = c.qk_nope_head_dim + c.qk_rope_head_dim;
+  return {"q_b_proj.weight", c.num_attention_heads * head, c.q_lora_rank, head,
+          c.rope_interleave ? 0 : c.qk_rope_head_dim};
+}
+Projection kv_a(const io::ModelConfig& c) {
+  const std::int64_t out = c.kv_lora_rank + c.qk_rope_head_dim;
+  return {"kv_a_proj_with_mqa.weight", out, c.hidden_size, out, c.rope_interleave ? 0 : c.qk_rope_head_dim};
+}
+Projection wq_b(const io::ModelConfig& c) {
+  return {"indexer.wq_b.weight", c.index_n_heads * c.index_head_dim, c.q_lora_rank};
 }
 
 /// The second half of a weight that needs more than bf16: bf16(w - bf16(w)). Empty if all of it is zero.
@@ -73,25 +138,6 @@ Matrix load_rest(const WeightSource& source, const std::string& name, std::int64
   return any ? transposed_matrix(rest.data(), out, in) : Matrix();
 }
 
-Matrix load(const WeightSource& source, const std::string& name, std::int64_t out, std::int64_t in) {
-  return transposed_matrix(source.matrix(name, out, in).data(), out, in);
-}
-
-io::AlignedArray<bf16> load_q_b(const WeightSource& source, const io::ModelConfig& c) {
-  const std::int64_t d = c.qk_nope_head_dim, dr = c.qk_rope_head_dim, in = c.q_lora_rank;
-  auto weight = source.matrix("q_b_proj.weight", c.num_attention_heads * (d + dr), in);
-  for (std::int64_t h = 0; h < c.num_attention_heads && !c.rope_interleave; ++h)
-    pair_up_rope_rows(weight.data() + (h * (d + dr) + d) * in, dr, in);
-  return weight;
-}
-
-io::AlignedArray<bf16> load_kv_a(const WeightSource& source, const io::ModelConfig& c) {
-  const std::int64_t latent = c.kv_lora_rank, dr = c.qk_rope_head_dim, in = c.hidden_size;
-  auto weight = source.matrix("kv_a_proj_with_mqa.weight", latent + dr, in);
-  if (!c.rope_interleave) pair_up_rope_rows(weight.data() + latent * in, dr, in);
-  return weight;
-}
-
 }  // namespace
 
 io::AlignedArray<float> WeightSource::matrix_f32(const std::string& name, std::int64_t rows,
@@ -102,11 +148,12 @@ io::AlignedArray<float> WeightSource::matrix_f32(const std::string& name, std::i
   return weight;
 }
 
-std::unique_ptr<WeightSource> checkpoint_source(std::shared_ptr<const io::Checkpoint> checkpoint, int layer) {
-  return std::make_unique<CheckpointSource>(std::move(checkpoint), layer);
+std::unique_ptr<WeightSource> checkpoint_source(std::shared_ptr<const io::Checkpoint> checkpoint, int layer,
+                                                bool widen_fp8) {
+  return std::make_unique<CheckpointSource>(std::move(checkpoint), layer, widen_fp8);
 }
 
-Matrix::Matrix(const Tensor& weight) : packed_(weight) {
+Matrix::Matrix(PackedWeight packed) : packed_(std::move(packed)) {
   const Tensor& t = packed_->tensor();
   view_ = check_weight(Check("load", Level::portable), t, "weight", t.dtype, t.rank == 3 ? t.shape[0] : 0,
                        t.shape[t.rank - 2], t.shape[t.rank - 1], "");
@@ -145,7 +192,7 @@ LayerWeights::LayerWeights(const io::ModelConfig& c, bool indexer, std::unique_p
       transpose(weight.data() + (h * (d + dv) + d) * latent, dv, latent, value.data() + h * dv * latent);
     w_uv = Matrix(tensor(value.data(), {n, latent, dv}));
   }
-  w_o = load(*source_, "o_proj.weight", c.hidden_size, n * dv);
+  w_o = load(*source_, {"o_proj.weight", c.hidden_size, n * dv});
 
   const auto expect = [&](const char* name, std::int64_t out, std::int64_t in) {
     if (!source_->has(name)) source_->matrix(name, out, in);  // says what is missing
@@ -164,33 +211,24 @@ LayerWeights::LayerWeights(const io::ModelConfig& c, bool indexer, std::unique_p
 void LayerWeights::prepare(Mode mode) {
   std::lock_guard lock(mutex_);
   const io::ModelConfig& c = config_;
-  if (is_packed(mode) ? !w_dq_i8.codes : !w_dq) {
-    const std::int64_t out = c.kv_lora_rank + c.qk_rope_head_dim, in = c.hidden_size;
-    const auto dq = source_->matrix("q_a_proj.weight", c.q_lora_rank, in), dkv_kr = load_kv_a(*source_, c);
-    if (is_packed(mode)) {
-      w_dq_i8 = quantised_matrix(dq.data(), c.q_lora_rank, in);
-      w_dkv_kr_i8 = quantised_matrix(dkv_kr.data(), out, in);
-    } else {
-      w_dq = transposed_matrix(dq.data(), c.q_lora_rank, in);
-      w_dkv_kr = transposed_matrix(dkv_kr.data(), out, in);
-    }
+  if (is_packed(mode) && !w_dq_i8.codes) {
+    w_dq_i8 = load_i8(*source_, q_a(c));
+    w_dkv_kr_i8 = load_i8(*source_, kv_a(c));
+  } else if (!is_packed(mode) && !w_dq) {
+    w_dq = load(*source_, q_a(c));
+    w_dkv_kr = load(*source_, kv_a(c));
   }
-  if (is_quantised(mode) ? !w_uq_qr_i8.codes : !w_uq_qr) {
-    const std::int64_t out = c.num_attention_heads * (c.qk_nope_head_dim + c.qk_rope_head_dim);
-    const auto weight = load_q_b(*source_, c);
-    if (is_quantised(mode)) w_uq_qr_i8 = quantised_matrix(weight.data(), out, c.q_lora_rank);
-    else w_uq_qr = transposed_matrix(weight.data(), out, c.q_lora_rank);
-  }
+  if (is_quantised(mode) && !w_uq_qr_i8.codes) w_uq_qr_i8 = load_i8(*source_, q_b(c));
+  if (!is_quantised(mode) && !w_uq_qr) w_uq_qr = load(*source_, q_b(c));
   if (!is_sparse(mode) || !indexer_) return;
-  if (!wk) wk = load(*source_, "indexer.wk.weight", c.index_head_dim, c.hidden_size);
-  if (!w_proj) w_proj = load(*source_, "indexer.weights_proj.weight", c.index_n_heads, c.hidden_size);
-  const std::int64_t out = c.index_n_heads * c.index_head_dim;
+  if (!wk) wk = load(*source_, {"indexer.wk.weight", c.index_head_dim, c.hidden_size});
+  if (!w_proj) w_proj = load(*source_, {"indexer.weights_proj.weight", c.index_n_heads, c.hidden_size});
   if (mode == Mode::sparse_bf16) {
     if (w_qb) return;
-    w_qb = load(*source_, "indexer.wq_b.weight", out, c.q_lora_rank);
+    w_qb = load(*source_, wq_b(c));
     w_proj_rest = load_rest(*source_, "indexer.weights_proj.weight", c.index_n_heads, c.hidden_size);
   } else if (!w_qb_i8.codes) {
-    w_qb_i8 = quantised_matrix(source_->matrix("indexer.wq_b.weight", out, c.q_lora_rank).data(), out, c.q_lora_rank);
+    w_qb_i8 = load_i8(*source_, wq_b(c));
     hadamard = dsakit::hadamard(c.index_head_dim);
   }
 }

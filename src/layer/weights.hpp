@@ -22,21 +22,27 @@ class WeightSource {
   virtual ~WeightSource() = default;
   virtual bool has(const std::string& name) const = 0;
   virtual io::AlignedArray<bf16> matrix(const std::string& name, std::int64_t rows, std::int64_t columns) const = 0;
+  /// The codes and scales of a matrix that the source keeps in this format; empty, if it does not.
+  virtual io::QuantisedWeight codes(const std::string&, std::int64_t, std::int64_t, io::WeightFormat) const {
+    return {};
+  }
   /// As exact as the source has it.
   virtual io::AlignedArray<float> matrix_f32(const std::string& name, std::int64_t rows, std::int64_t columns) const;
   virtual io::AlignedArray<bf16> vector_bf16(const std::string& name, std::int64_t size) const = 0;
   virtual io::AlignedArray<float> vector_f32(const std::string& name, std::int64_t size) const = 0;
 };
 
-/// Those of layer `layer` of a checkpoint.
-std::unique_ptr<WeightSource> checkpoint_source(std::shared_ptr<const io::Checkpoint> checkpoint, int layer);
+/// Those of layer `layer` of a checkpoint; codes of 8-bit floats are given out unless `widen_fp8`.
+std::unique_ptr<WeightSource> checkpoint_source(std::shared_ptr<const io::Checkpoint> checkpoint, int layer,
+                                                bool widen_fp8 = false);
 
 /// A weight in panels: as the operators take it, and as the layer's own products read it. Empty until made.
 class Matrix {
  public:
   Matrix() = default;
   /// From [in, out], row-major, or a stack of them.
-  explicit Matrix(const Tensor& weight);
+  explicit Matrix(const Tensor& weight) : Matrix(PackedWeight(weight)) {}
+  explicit Matrix(PackedWeight packed);
 
   explicit operator bool() const { return packed_.has_value(); }
   operator Tensor() const { return packed_->tensor(); }

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cstdint>
+#include <memory>
+
+#include "layer/experts.hpp"
+#include "layer/mlp.hpp"
+#include "layer/router.hpp"
+
+namespace dsakit {
+
+struct Costs;
+struct MoeArrays;
+
+/// A mixture of experts: every token goes through the experts that its router chooses, and through the shared ones.
+class Moe {
+ public:
+  /// `number`: this layer's among those with experts.
+  Moe(const io::Checkpoint&, std::int64_t layer, std::int64_t number, std::shared_ptr<Experts>, const MlpOptions&);
+
+  /// residual [rows, He] += the mixture for x [rows, He], both fp32: sum of weight * expert, ascending expert, then the
+  /// shared ones. The bits of a token do not depend on the others, on threads, or on where experts lie.
+  void add_to(Context&, Costs*, const float* x, std::int64_t rows, const MoeArrays&, float* residual) const;
+  std::size_t bytes() const { return router_.bytes() + shared_.bytes(); }  // without routed experts
+  const io::MoeConfig& config() const { return config_; }
+  std::int64_t hidden() const { return hidden_; }
+  Activations activations() const;
+  const GatedMlp& shared() const { return shared_; }
+
+ private:
+  struct Lists;
+  Lists list(const MoeArrays&, std::int64_t rows) const;
+  void run_window(Call&, Experts::Window&, const Lists&, const float* x, const MoeArrays&) const;
+
+  io::MoeConfig config_;
+  std::int64_t hidden_, number_;
+  Router router_;
+  GatedMlp shared_;
+  std::shared_ptr<Experts> experts_;
+};
+
+/// Memory of a pass of `rows` tokens.
+struct MoeArrays {
+  Choices choices;
+  float* sum;            // [rows, He]
+  std::int32_t* token;   // [rows * num_experts_per_tok]: of one expert after the other
+  std::int32_t* slot;    // which of the token's choices that is
+  std::int64_t gathered;  // rows that the experts of a window may take
+  MlpArrays routed, shared;
+
+  MoeArrays(const Moe&, std::int64_t rows, int threads, Carver&);
+};
+
+}  // namespace dsakit
