@@ -278,7 +278,7 @@ void bind_model(nb::module_& m) {
             const ExpertCosts c = self.model.expert_costs();
             nb::dict d;
             d["asked"] = c.asked, d["read"] = c.read, d["bytes"] = c.bytes, d["waited"] = c.waited;
-            d["held"] = c.held, d["all"] = c.all;
+            d["held"] = c.held, d["all"] = c.all, d["expert_bytes"] = c.expert_bytes;
             return d;
           },
           "What the routed experts have cost since the model was loaded: wanted by layers, read from files, bytes,\n"

@@ -180,6 +180,7 @@ struct ExpertCosts {
   std::int64_t asked = 0, read = 0;  // wanted by a layer for a step or a pass; of which were not in memory
   double bytes = 0, waited = 0;      // read from files; seconds with nothing to compute
   std::int64_t held = 0, all = 0;    // how many memory has room for, and there are
+  std::size_t expert_bytes = 0;      // of memory for one
 };
 
 /// A language model in Hugging Face layout (names of DeepSeek-V3, DeepSeek-V3.2, GLM-5, Kimi-K2), with dense MLPs or a

@@ -23,9 +23,9 @@ class ResidentExperts final : public Experts {
 
   const MlpLayout& layout(std::int64_t layer) const override { return layers_[layer].layout; }
   std::int64_t slots() const override {
-    std::int64_t most = 0;
-    for (const Layer& l : layers_) most = std::max(most, l.count);
-    return most;
+    std::int64_t all = 0;
+    for (const Layer& l : layers_) all += l.count;
+    return all;
   }
   std::size_t bytes() const override {
     std::size_t sum = 0;

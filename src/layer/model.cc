@@ -112,7 +112,7 @@ void Model::State::load_layers(const MlpOptions& mlp, const ModelOptions& option
       });
     } else {
       experts = cache_experts(std::move(stored), memory, c.moe.num_experts_per_tok);
-      pass = std::max(pass, options.pass);
+      pass = options.pass;
     }
   }
   io::require_memory(checkpoint->folder(), resident + (experts ? experts->bytes() : 0), io::memory_limit());
@@ -430,8 +430,13 @@ ExpertCosts Model::expert_costs() const {
   if (!state_->experts) return {};
   const ExpertCounts counts = state_->experts->counts();
   const std::int64_t slots = state_->experts->slots();
-  return {counts.asked, counts.read, double(counts.bytes), counts.waited, std::min(slots, state_->experts_there),
-          state_->experts_there};
+  return {counts.asked,
+          counts.read,
+          double(counts.bytes),
+          counts.waited,
+          slots,
+          state_->experts_there,
+          slots > 0 ? state_->experts->bytes() / std::size_t(slots) : 0};
 }
 std::vector<std::string> Model::notes() const { return state_->checkpoint->notes(); }
 
