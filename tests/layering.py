@@ -38,6 +38,7 @@ EXCEPTIONS = {
     ("tools", "layer/layer.hpp"): "a layer of synthetic weights, for `dsakit demo`",
     ("tools", "io/file.hpp"): "a text, read without hanging on a FIFO",
     ("tools", "checkpoint/plan.hpp"): "`dsakit plan`",
+    ("tools", "checkpoint/convert.hpp"): "`dsakit convert`",
     ("tools", "io/describe.hpp"): "`dsakit inspect`",
     ("tools", "ops/describe_text.hpp"): "`dsakit describe`",
     ("python", "ops/ops.inc"): "the list of operators",

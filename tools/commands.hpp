@@ -27,6 +27,15 @@ struct PlanOptions {
 };
 int plan(const PlanOptions&);
 
+struct ConvertCommand {
+  std::string checkpoint{}, out{}, format{};
+  std::string layers{};  // "0-3,7"; "": all
+  bool attention_only = false;
+  std::string statics = "refuse";  // or dequantise: what to do with weights for static activations
+  std::string shard_size = "5GB";
+};
+int convert(const ConvertCommand&);
+
 /// "64GB", "1.5 TiB", "1000": bytes, KB .. TB, KiB .. TiB; 0 for anything else, and for what is not above 0.
 std::uint64_t size_of_text(const std::string& text);
 

@@ -110,6 +110,24 @@ int main(int argc, char** argv) {
       ->check(size, "", "");
   plan_command->add_flag("--json", plan_options.json, "Machine-readable");
 
+  ConvertCommand convert_options;
+  auto* convert_command = app.add_subcommand("convert", "Write a checkpoint, or a part of one, in another format");
+  convert_command->add_option("CHECKPOINT", convert_options.checkpoint, "Checkpoint folder; shards may be in pieces NAME.parts/BEGIN-END")
+      ->required()
+      ->check(not_empty, "", "");
+  convert_command->add_option("OUT", convert_options.out, "Folder to write; where one was begun, the same command goes on")
+      ->required()
+      ->check(not_empty, "", "");
+  convert_command->add_option("--format", convert_options.format, "bf16: the numbers themselves; w8a8: int8, as msModelSlim writes it")
+      ->required();
+  convert_command->add_option("--layers", convert_options.layers, "Only these, such as 0-3,7");
+  convert_command->add_flag("--attention-only", convert_options.attention_only, "Only what attention takes");
+  convert_command->add_option("--static", convert_options.statics, "dequantise: read weights made for static activations")
+      ->capture_default_str();
+  convert_command->add_option("--shard-size", convert_options.shard_size, "SIZE that no file is above, unless one tensor is")
+      ->check(size, "", "")
+      ->capture_default_str();
+
   DemoOptions demo_options;
   auto* demo_command = app.add_subcommand("demo", "The tour: held-out text, retrieval, one full-size decode step");
   demo_command->add_flag("--quick", demo_options.quick, "Everything smaller, about a minute of one core");
@@ -150,6 +168,7 @@ int main(int argc, char** argv) {
   try {
     if (*run_command) return run(run_options);
     if (*plan_command) return plan(plan_options);
+    if (*convert_command) return convert(convert_options);
     if (*demo_command) return demo(demo_options);
 #ifdef DSAKIT_BENCH
     if (*bench_command) return bench(bench_options);

@@ -22,9 +22,9 @@ double memory_here() {
   return memory;
 }
 
-/// "19.3 GB", "44.0 MB"
+/// "19.3 GB", "44.0 MB", "0.3 KB"
 std::string bytes_text(double bytes) {
-  if (bytes < 1e6) return fmt::format("{:.0f} bytes", bytes);
+  if (bytes < 1e6) return fmt::format("{:.1f} KB", bytes / 1e3);
   if (bytes < 1e9) return fmt::format("{:.1f} MB", bytes / 1e6);
   return fmt::format("{:.1f} GB", bytes / 1e9);
 }

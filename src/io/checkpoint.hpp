@@ -38,6 +38,8 @@ class Checkpoint {
   const std::deque<SafetensorsFile>& files() const { return files_; }
   bool has(const std::string& name) const { return bool(find(name)); }
 
+  /// A tensor of this shape, as it is stored.
+  Place tensor(const std::string& name, const std::vector<std::int64_t>& shape) const { return expect(name, shape); }
   /// "<module>.weight" [rows, cols]; nothing of it is read yet.
   StoredMatrix matrix(const std::string& name, std::int64_t rows, std::int64_t cols) const;
   /// Rows first .. first + rows of matrix `index` of floats [count, depth, cols].

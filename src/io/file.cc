@@ -136,6 +136,13 @@ void File::read(std::uint64_t offset, void* to, std::size_t bytes) const {
 
 bool file_exists(const std::string& path) { return exists(path) || exists(path + kParts); }
 
+std::string text_of(const std::string& path) {
+  const File file(path);
+  std::string text(file.size(), '\0');
+  file.read(0, text.data(), text.size());
+  return text;
+}
+
 std::string read_json_object(const std::string& path, Status wrong) {
   const File file(path);
   const auto refuse = [&](const std::string& got, const std::string& wanted) {

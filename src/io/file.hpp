@@ -64,6 +64,9 @@ class File {
 /// Whether there is a file of this path, whole or in pieces.
 bool file_exists(const std::string& path);
 
+/// All of a small file.
+std::string text_of(const std::string& path);
+
 /// The text of config.json and its like: at most 64 MiB, and found to be one JSON object; anything else is an
 /// Error of status `wrong`.
 std::string read_json_object(const std::string& path, Status wrong);
