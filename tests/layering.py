@@ -39,6 +39,7 @@ EXCEPTIONS = {
     ("tools", "io/file.hpp"): "a text, read without hanging on a FIFO",
     ("tools", "checkpoint/plan.hpp"): "`dsakit plan`",
     ("tools", "checkpoint/convert.hpp"): "`dsakit convert`",
+    ("tools", "io/tokens.hpp"): "`dsakit run --tokens`",
     ("tools", "io/describe.hpp"): "`dsakit inspect`",
     ("tools", "ops/describe_text.hpp"): "`dsakit describe`",
     ("python", "ops/ops.inc"): "the list of operators",

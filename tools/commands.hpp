@@ -9,6 +9,7 @@ namespace dsakit::tools {
 
 struct RunOptions {
   std::string model{}, text{};       // "": the small model that comes with dsakit; its heldout.txt
+  std::string tokens{};              // a file of token ids in place of a text
   std::vector<std::string> modes{};  // empty: all
   std::int64_t context = 1024;
   std::int64_t generate = 0;

@@ -88,6 +88,7 @@ int main(int argc, char** argv) {
   run_command->add_option("MODEL", run_options.model, "Checkpoint folder (default: the small model that comes along)")
       ->check(not_empty, "", "");
   run_command->add_option("--text", run_options.text, "Text file, - for standard input (default: the model's heldout.txt)");
+  run_command->add_option("--tokens", run_options.tokens, "Token ids instead: .npy, or input_ids of a safetensors file, as python -m dsakit.text\nmakes them; with --text too, bits per byte of it");
   run_command->add_option("--context", run_options.context, "Window in tokens")
       ->check(integer(1, kMaxTokens), "", "")
       ->capture_default_str();

@@ -12,6 +12,7 @@
 #include "dsakit/error.hpp"
 #include "dsakit/model.hpp"
 #include "io/file.hpp"
+#include "io/tokens.hpp"
 
 namespace dsakit::tools {
 namespace {
@@ -26,11 +27,19 @@ std::vector<std::uint8_t> read_text(const std::string& path, const std::string& 
 
 std::string megabytes(double bytes) { return fmt::format("{:.1f} MB", bytes / 1e6); }
 
-void print_scores(const std::vector<std::pair<std::string, Score>>& scores) {
-  fmt::print("{:<20}{:>14}{:>14}{:>12}{:>14}\n", "mode", "bits per byte", "tokens per s", "selected", "cache memory");
-  for (const auto& [mode, s] : scores)
-    fmt::print("{:<20}{:>14.5f}{:>14.0f}{:>10.1f} %{:>14}\n", mode, s.bits_per_byte, s.tokens_per_second,
-               100 * s.costs.selected_share(), megabytes(double(s.cache_bytes)));
+void print_scores(const std::vector<std::pair<std::string, Score>>& scores, bool tokens) {
+  fmt::print("{:<20}", "mode");
+  if (tokens) fmt::print("{:>15}", "bits per token");
+  const bool bytes = scores[0].second.bits_per_byte > 0;
+  if (bytes) fmt::print("{:>14}", "bits per byte");
+  fmt::print("{:>14}{:>12}{:>14}\n", "tokens per s", "selected", "cache memory");
+  for (const auto& [mode, s] : scores) {
+    fmt::print("{:<20}", mode);
+    if (tokens) fmt::print("{:>15.5f}", s.bits_per_token);
+    if (bytes) fmt::print("{:>14.5f}", s.bits_per_byte);
+    fmt::print("{:>14.0f}{:>10.1f} %{:>14}\n", s.tokens_per_second, 100 * s.costs.selected_share(),
+               megabytes(double(s.cache_bytes)));
+  }
   fmt::print("\nwhere the time went          ");
   for (const auto& [mode, s] : scores) fmt::print("{:>24}", mode);
   std::vector<std::string_view> operators;
@@ -49,40 +58,45 @@ void print_scores(const std::vector<std::pair<std::string, Score>>& scores) {
 }
 
 nlohmann::ordered_json json_of(const Score& s) {
-  nlohmann::ordered_json j = {{"bits_per_byte", s.bits_per_byte},
+  nlohmann::ordered_json j = {{"bits_per_token", s.bits_per_token},
                               {"tokens_per_second", s.tokens_per_second},
                               {"predictions", s.predictions},
                               {"seconds", s.seconds},
                               {"selected_share", s.costs.selected_share()},
                               {"cache_bytes", s.cache_bytes}};
+  if (s.bits_per_byte > 0) j["bits_per_byte"] = s.bits_per_byte;
   for (const OperatorCost& c : s.costs.operators)
     j["operators"][std::string(c.name)] = {{"calls", c.calls}, {"seconds", c.seconds}, {"bytes", c.bytes}};
   return j;
 }
 
-int continue_text(const Model& model, const RunOptions& options, const std::vector<std::string>& modes,
-                  const std::vector<std::uint8_t>& text) {
-  if (model.vocab_size() != 256)
-    throw Error(Status::unsupported, "run", "MODEL", "", "has " + std::to_string(model.vocab_size()) + " tokens",
-                "a model whose tokens are bytes", "there is no tokenizer here");
+/// Continues the prompt: bytes are written as they are, other tokens as numbers.
+int continue_tokens(const Model& model, const RunOptions& options, const std::vector<std::string>& modes,
+                    const std::vector<std::int32_t>& prompt) {
+  const bool bytes = options.tokens.empty();
   using clock = std::chrono::steady_clock;
-  std::vector<std::int32_t> prompt(text.begin(), text.end());
   nlohmann::ordered_json report;
   for (const std::string& mode : modes) {
     if (!options.json && modes.size() > 1) fmt::print("--- {}\n", mode);
-    std::string out;
+    std::string text;
+    std::vector<std::int32_t> tokens;
     std::vector<clock::time_point> at = {clock::now()};
     model.generate(prompt, options.generate, mode, options.temperature, options.seed, default_context(), [&](std::int32_t t) {
       at.push_back(clock::now());
-      out += char(t);
-      if (!options.json) std::putchar(t), std::fflush(stdout);
+      if (bytes) text += char(t);
+      tokens.push_back(t);
+      if (options.json) return;
+      if (bytes) std::putchar(t);
+      else fmt::print("{} ", t);
+      std::fflush(stdout);
     });
     if (!options.json) std::putchar('\n');
     // The first token is the prompt's, each later one that of a decode step.
-    report["modes"][mode] = {{"text", out},
+    report["modes"][mode] = {{"tokens", tokens},
                              {"prefill_seconds", std::chrono::duration<double>(at[1] - at[0]).count()},
                              {"decode_steps", at.size() - 2},
                              {"decode_seconds", std::chrono::duration<double>(at.back() - at[1]).count()}};
+    if (bytes) report["modes"][mode]["text"] = text;
   }
   if (options.json) fmt::print("{}\n", report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   return 0;
@@ -93,28 +107,40 @@ int continue_text(const Model& model, const RunOptions& options, const std::vect
 int run(const RunOptions& options) {
   const std::string folder = options.model.empty() ? small_model() : options.model;
   const Model model(folder);
-  const std::vector<std::uint8_t> text = read_text(options.text, folder);
+  const bool tokens = !options.tokens.empty();
+  if (!tokens && model.vocab_size() != 256)
+    throw Error(Status::unsupported, "run", "MODEL", "", "has " + std::to_string(model.vocab_size()) + " tokens",
+                "--tokens FILE, as python -m dsakit.text makes it", "a text is bytes, and tokens are bytes where there are 256");
+  std::vector<std::uint8_t> text;
+  if (!tokens || !options.text.empty()) text = read_text(options.text, folder);
+  const std::vector<std::int32_t> ids = tokens ? io::read_tokens(options.tokens, model.vocab_size())
+                                               : std::vector<std::int32_t>(text.begin(), text.end());
   std::vector<std::string> modes = options.modes;
   if (modes.empty())
     for (std::string_view m : model.modes()) modes.emplace_back(m);
   for (const std::string& mode : modes) (void)model.start(mode);  // refuses an unknown mode before any work
-  if (options.generate > 0) return continue_text(model, options, modes, text);
+  if (options.generate > 0) return continue_tokens(model, options, modes, ids);
 
   std::vector<std::pair<std::string, Score>> scores;
   for (const std::string& mode : modes) {
     Progress progress(mode);
-    scores.emplace_back(mode, model.score(text, options.context, mode, default_context(),
-                                          [&](std::int64_t done, std::int64_t all) { progress.at(double(done) / double(all)); }));
+    const auto at = [&](std::int64_t done, std::int64_t all) { progress.at(double(done) / double(all)); };
+    Score score = tokens ? model.score(ids, options.context, mode, default_context(), at)
+                         : model.score(text, options.context, mode, default_context(), at);
+    // The text that the tokens are of may be longer than what they predict: the first is given.
+    if (tokens && !text.empty())
+      score.bits_per_byte = score.bits_per_token * double(score.predictions) / double(text.size());
+    scores.emplace_back(mode, std::move(score));
   }
   if (options.json) {
-    nlohmann::ordered_json report = {{"model", folder}, {"context", options.context}, {"bytes", text.size()},
+    nlohmann::ordered_json report = {{"model", folder}, {"context", options.context}, {"tokens", ids.size()}, {"bytes", text.size()},
                                      {"threads", default_context().threads()}, {"isa", default_context().isa()}};
     for (const auto& [mode, s] : scores) report["modes"][mode] = json_of(s);
     fmt::print("{}\n", report.dump(2));
   } else {
-    fmt::print("{} bytes in windows of {}, {} threads, {}\n\n", text.size(), options.context, default_context().threads(),
-               default_context().isa());
-    print_scores(scores);
+    fmt::print("{} {} in windows of {}, {} threads, {}\n\n", ids.size(), tokens ? "tokens" : "bytes", options.context,
+               default_context().threads(), default_context().isa());
+    print_scores(scores, tokens);
   }
   return 0;
 }

@@ -150,7 +150,8 @@ void step(std::span<Session* const> sessions, std::span<const std::int32_t> toke
           Context& = default_context());
 
 struct Score {
-  double bits_per_byte = 0;
+  double bits_per_token = 0;
+  double bits_per_byte = 0;  // the same where tokens are bytes; 0: not known
   std::int64_t predictions = 0;
   double seconds = 0, tokens_per_second = 0;
   std::size_t cache_bytes = 0;  // at the end of the longest window
@@ -218,6 +219,9 @@ class Model {
   /// w predicts bytes w*context+1 .. w*context+context from an empty context, so each byte but the first is predicted
   /// once; the last window is shorter. `progress(done, all)` is called now and then.
   Score score(std::span<const std::uint8_t> text, std::int64_t context, std::string_view mode,
+              Context& = default_context(), const std::function<void(std::int64_t, std::int64_t)>& progress = {}) const;
+  /// Bits per token, in the same windows.
+  Score score(std::span<const std::int32_t> tokens, std::int64_t context, std::string_view mode,
               Context& = default_context(), const std::function<void(std::int64_t, std::int64_t)>& progress = {}) const;
 
   struct State;
