@@ -135,6 +135,7 @@ NB_MODULE(_core, m) {
   bind_operators(m);
   bind_files(m);
   bind_model(m);
+  bind_hf(m);
   bind_pypto(m);
 }
 

@@ -11,6 +11,7 @@ namespace python {
 void bind_operators(nanobind::module_&);
 void bind_files(nanobind::module_&);
 void bind_model(nanobind::module_&);
+void bind_hf(nanobind::module_&);
 void bind_pypto(nanobind::module_&);
 
 /// The process's default context, polling Python's signals during calls.

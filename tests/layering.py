@@ -47,6 +47,8 @@ EXCEPTIONS = {
     ("python", "core/check.hpp"): "refusals of arrays, in the words of the operators' own",
     ("python", "core/dlpack.hpp"): "element types as DLPack numbers them",
     ("python", "io/safetensors.hpp"): "dsakit.load_safetensors",
+    ("python", "layer/layer.hpp"): "dsakit.hf: a layer of another configuration, caches that share pages",
+    ("python", "layer/tensor_source.hpp"): "dsakit.hf: weights in memory",
     ("python", "ops/lightning_indexer_prolog_quant/problem.hpp"): "its door alone, before a cache is copied",
     ("python", "ops/mla_indexer_prolog_quant/problem.hpp"): "its door alone, before a cache is copied",
     ("python", "ops/pypto/pypto.hpp"): "what programs of dsakit.pypto are made of",

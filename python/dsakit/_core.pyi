@@ -109,6 +109,42 @@ class Session:
     @property
     def cache_bytes(self) -> int: ...
 
+# What dsakit.hf is made of.
+class TensorLayer:
+    def __init__(
+        self,
+        sizes: dict[str, int],
+        weights: dict[str, Array],
+        mode: str,
+        page_size: int,
+        scale: float,
+        epsilons: tuple[float, float, float],
+    ) -> None: ...
+    def forward(
+        self,
+        hidden: Array,
+        out: Array,
+        cos: Array,
+        sin: Array,
+        cache: BatchCache,
+        counts: list[int],
+        selection: Array | None,
+    ) -> None: ...
+    @property
+    def weight_bytes(self) -> int: ...
+
+class BatchCache:
+    def __init__(self, layer: TensorLayer) -> None: ...
+    def __copy__(self) -> BatchCache: ...
+    def select(self, rows: list[int]) -> None: ...
+    def crop(self, counts: list[int]) -> None: ...
+    @property
+    def lengths(self) -> list[int]: ...
+    @property
+    def pages(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+
 def step(sessions: Iterable[Session], tokens: Lengths) -> Result: ...
 
 # What the package itself calls.

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "arrays.hpp"
+#include "core/check.hpp"
+#include "layer/layer.hpp"
+#include "layer/tensor_source.hpp"
+#include "module.hpp"
+
+// What dsakit.hf is made of: an attention layer whose weights come from arrays, and the caches of a batch.
+namespace dsakit::python {
+namespace {
+
+/// Sizes by their names in config.json, of a model with one layer.
+io::ModelConfig config_of(const std::map<std::string, std::int64_t>& sizes) {
+  io::ModelConfig c{};
+  const auto size = [&](const char* name) { return sizes.at(name); };
+  c.hidden_size = size("hidden_size");
+  c.num_hidden_layers = 1;
+  c.num_attention_heads = size("num_attention_heads");
+  c.q_lora_rank = size("q_lora_rank");
+  c.kv_lora_rank = size("kv_lora_rank");
+  c.qk_nope_head_dim = size("qk_nope_head_dim");
+  c.qk_rope_head_dim = size("qk_rope_head_dim");
+  c.v_head_dim = size("v_head_dim");
+  c.index_n_heads = size("index_n_heads");
+  c.index_head_dim = size("index_head_dim");
+  c.index_topk = size("index_topk");
+  c.rope.theta = 1;  // angles come from the caller
+  c.rope_interleave = size("rope_interleave");
+  c.indexer_rope_interleave = size("indexer_rope_interleave");
+  c.full_indexer = {size("indexer") != 0};
+  return c;
+}
+
+class TensorLayer;
+
+/// The caches of a batch, in pages of one pool.
+class BatchCache {
+ public:
+  explicit BatchCache(LayerCache first) : rows_{std::move(first)} {}
+
+  std::vector<LayerCache>& rows() { return rows_; }
+  std::vector<std::int64_t> lengths() const {
+    std::vector<std::int64_t> lengths;
+    for (const LayerCache& row : rows_) lengths.push_back(row.length());
+    return lengths;
+  }
+  /// Row i becomes what row from[i] is.
+  void select(const std::vector<std::int64_t>& from) {
+    std::vector<LayerCache> rows;
+    for (const std::int64_t i : from) {
+      if (i < 0 || i >= std::int64_t(rows_.size()))
+        throw Error(Status::invalid_index, "BatchCache", "rows", "", "holds " + std::to_string(i),
+                    "0.." + std::to_string(std::int64_t(rows_.size()) - 1));
+      rows.push_back(rows_[i]);
+    }
+    rows_ = std::move(rows);
+  }
+  /// Forgets the last counts[i] tokens of row i.
+  void crop(const std::vector<std::int64_t>& counts) {
+    for (std::size_t i = 0; i < rows_.size(); ++i) rows_[i].crop(counts.at(i));
+  }
+  std::int64_t pages() const {
+    const PagePool& pool = *rows_[0].state().pool;
+    return pool.pages() - std::int64_t(pool.unused.size());
+  }
+  std::size_t bytes() const { return rows_[0].bytes(); }
+
+ private:
+  std::vector<LayerCache> rows_;
+};
+
+class TensorLayer {
+ public:
+  TensorLayer(const std::map<std::string, std::int64_t>& sizes, const nb::dict& weights, std::string mode,
+              std::int64_t page_size, double scale, const std::vector<double>& epsilons)
+      : mode_(std::move(mode)), page_size_(page_size) {
+    Arrays arrays("accelerate");
+    const auto tensors = std::make_shared<NamedTensors>();
+    for (const auto& [name, tensor] : weights) {
+      const std::string key = nb::cast<std::string>(name);
+      (*tensors)[key] = arrays.read(tensor.ptr(), key.c_str(), false);
+    }
+    const nb::gil_scoped_release release;
+    layer_ = std::make_unique<AttentionLayer>(make_layer(config_of(sizes), 0, tensor_source(tensors)));
+    AttentionLayer::State& state = layer_->state();
+    state.scale = scale;
+    state.epsilon_cq = epsilons.at(0), state.epsilon_ckv = epsilons.at(1), state.epsilon_k = epsilons.at(2);
+    make_cache();  // refuses mode and page size
+    state.weights.prepare(mode_of(mode_, state.config));
+    tensors->clear();
+  }
+
+  LayerCache make_cache() const { return layer_->make_cache(mode_, page_size_); }
+  std::size_t weight_bytes() const { return layer_->weight_bytes(); }
+
+  void forward(nb::handle hidden, nb::handle out, nb::handle cos, nb::handle sin, BatchCache& cache,
+               const std::vector<std::int64_t>& counts, nb::handle selection) const {
+    Arrays arrays("attention_layer");
+    const Tensor x = arrays.read(hidden.ptr(), "hidden", false), y = arrays.read(out.ptr(), "out", true),
+                 chosen = arrays.read(selection.ptr(), "selection", layer_->has_indexer());
+    const Rotation rotation{arrays.read(cos.ptr(), "cos", false), arrays.read(sin.ptr(), "sin", false)};
+    std::vector<NewTokens> sequences;
+    for (std::size_t i = 0; i < cache.rows().size(); ++i) sequences.push_back({&cache.rows()[i], counts.at(i)});
+    const nb::gil_scoped_release release;
+    layer_->forward(x, y, sequences, chosen, rotation, context());
+  }
+
+ private:
+  std::string mode_;
+  std::int64_t page_size_;
+  std::unique_ptr<AttentionLayer> layer_;
+};
+
+}  // namespace
+
+void bind_hf(nb::module_& m) {
+  nb::class_<BatchCache>(m, "BatchCache", "The caches of a batch in one layer; rows share pages.")
+      .def(
+          "__init__", [](BatchCache* self, const TensorLayer& layer) { new (self) BatchCache(layer.make_cache()); },
+          nb::arg("layer"))
+      .def("__copy__", [](const BatchCache& self) { return BatchCache(self); })
+      .def("select", &BatchCache::select, nb::arg("rows"))
+      .def("crop", &BatchCache::crop, nb::arg("counts"))
+      .def_prop_ro("lengths", &BatchCache::lengths)
+      .def_prop_ro("pages", &BatchCache::pages)
+      .def_prop_ro("nbytes", &BatchCache::bytes);
+  nb::class_<TensorLayer>(m, "TensorLayer", "An attention layer of weights in memory, in one mode.")
+      .def(nb::init<const std::map<std::string, std::int64_t>&, const nb::dict&, std::string, std::int64_t, double,
+                    const std::vector<double>&>(),
+           nb::arg("sizes"), nb::arg("weights"), nb::arg("mode"), nb::arg("page_size"), nb::arg("scale"),
+           nb::arg("epsilons"))
+      .def("forward", &TensorLayer::forward, nb::arg("hidden"), nb::arg("out"), nb::arg("cos"), nb::arg("sin"),
+           nb::arg("cache"), nb::arg("counts"), nb::arg("selection").none())
+      .def_prop_ro("weight_bytes", &TensorLayer::weight_bytes);
+}
+
+}  // namespace dsakit::python
