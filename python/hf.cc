@@ -70,6 +70,32 @@ class BatchCache {
   void crop(const std::vector<std::int64_t>& counts) {
     for (std::size_t i = 0; i < rows_.size(); ++i) rows_[i].crop(counts.at(i));
   }
+  /// Appends rows as they are kept, by their names in RowKinds, to one sequence.
+  void append(std::int64_t row, const nb::dict& named) {
+    Arrays arrays("BatchCache");
+    const Check check("BatchCache", Level::portable);
+    LayerCache::State& cache = rows_.at(row).state();
+    NewRows rows;
+    std::int64_t count = -1;
+    const auto take = [&](const char* name, const RowKind& kind, Tensor& to) {
+      if (kind.width == 0) return;
+      to = arrays.read(named.contains(name) ? nb::object(named[name]).ptr() : Py_None, name, false);
+      check.required(to, name);
+      check.dtype(to, name, {kind.dtype});
+      if (count < 0) count = to.rank > 0 ? to.shape[0] : 0;
+      check.shape(to, name, {count, kind.width}, "rows and width");
+      check.readable(to, name);
+      if (to.stride[0] != kind.width) check.fail(Status::invalid_stride, name, "", "has gaps", "contiguous rows");
+    };
+    take("latent", cache.latent, rows.latent);
+    take("rope", cache.rope, rows.rope);
+    take("latent_scale", cache.latent_scale, rows.latent_scale);
+    take("index_key", cache.index_key, rows.index_key);
+    take("index_scale", cache.index_scale, rows.index_scale);
+    cache.reserve(cache.length + count);
+    cache.write(rows, 0, count);
+    cache.length += count;
+  }
   std::int64_t pages() const {
     const PagePool& pool = *rows_[0].state().pool;
     return pool.pages() - std::int64_t(pool.unused.size());
@@ -132,6 +158,7 @@ void bind_hf(nb::module_& m) {
       .def("__copy__", [](const BatchCache& self) { return BatchCache(self); })
       .def("select", &BatchCache::select, nb::arg("rows"))
       .def("crop", &BatchCache::crop, nb::arg("counts"))
+      .def("append", &BatchCache::append, nb::arg("row"), nb::arg("rows"))
       .def_prop_ro("lengths", &BatchCache::lengths)
       .def_prop_ro("pages", &BatchCache::pages)
       .def_prop_ro("nbytes", &BatchCache::bytes);
