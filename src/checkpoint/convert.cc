@@ -206,7 +206,7 @@ class Conversion {
     const Selection selection{layers_of(options_.layers, c.num_hidden_layers, "convert"), options_.attention_only};
     for (std::int64_t i = 0; i < c.num_hidden_layers; ++i)
       if (selection.layers.empty() || selection.layers[std::size_t(i)])
-        checkpoint_.require_known_tensors(i, options_.attention_only ? "self_attn." : "");
+        checkpoint_.require_known_tensors(i, 1, options_.attention_only ? "self_attn." : "");
     for_each_tensor(c, [&](const ModelTensor& t) {
       if (t.part == Part::mtp || !selection.holds(t.name, c)) return;
       items_.push_back(item_of(checkpoint_, t, options_.format));

@@ -55,7 +55,7 @@ constexpr std::string_view kAttentionMatrices[] = {
 constexpr std::string_view kVectors[] = {
     "input_layernorm.weight",      "post_attention_layernorm.weight", "self_attn.q_a_layernorm.weight",
     "self_attn.kv_a_layernorm.weight", "self_attn.indexer.k_norm.weight", "self_attn.indexer.k_norm.bias"};
-constexpr std::string_view kFused[] = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj"};
+constexpr std::string_view kFused[] = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj", "mlp.experts.packed"};
 constexpr std::string_view kRouter[] = {"mlp.gate.weight", "mlp.gate.e_score_correction_bias"};
 /// What stands beside a matrix, one way or another.
 constexpr std::string_view kOfMatrix[] = {".weight",      ".weight_scale_inv", ".weight_scale", ".weight_offset",

@@ -36,6 +36,7 @@ class Checkpoint {
   const std::string& folder() const { return folder_; }
   const ModelConfig& config() const { return config_; }
   const std::deque<SafetensorsFile>& files() const { return files_; }
+  Place find(const std::string& name) const;
   bool has(const std::string& name) const { return bool(find(name)); }
 
   /// A tensor of this shape, as it is stored.
@@ -66,7 +67,6 @@ class Checkpoint {
   void open_files();
   void check_index() const;
   void check_layer_numbers() const;
-  Place find(const std::string& name) const;
   Place expect(const std::string& name, const std::vector<std::int64_t>& shape) const;
   Place expect_scales(const std::string& name, std::int64_t rows, std::int64_t cols) const;
   Place expect_column(const std::string& name, std::int64_t rows) const;

@@ -145,6 +145,19 @@ void MatrixPacker::pack_panel(const std::byte* bytes, std::int64_t first, int ro
                     Panels<std::int8_t>::sums(panels, k, n) + panel * kPanel);
 }
 
+void refuse_nan(const MlpLayout& layout, const std::byte* block, const io::Place& place, std::int64_t expert) {
+  if (layout.format() != MlpFormat::fp8) return;
+  for (int i = 0; i < MlpLayout::kMatrices; ++i) {
+    const auto* codes = reinterpret_cast<const std::uint8_t*>(block + layout.offset(i));
+    const std::int64_t count = Panels<e4m3>::elements(layout.k(i), layout.n(i));
+    bool found = false;  // without a way out, so that it is done in vectors
+    for (std::int64_t c = 0; c < count; ++c) found |= (codes[c] & 127) == 127;
+    if (found)
+      throw Error(Status::invalid_file, "load", place.shown(), "[" + std::to_string(expert) + "]", "holds a NaN",
+                  "numbers", "", "NAN");
+  }
+}
+
 void load_mlp(const StoredMlp& mlp, const MlpLayout& layout, std::byte* memory, const Kernels& kernels) {
   constexpr std::size_t kPiece = std::size_t(4) << 20;  // bytes read at a time, about
   for (int i = 0; i < MlpLayout::kMatrices; ++i) {

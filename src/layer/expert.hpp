@@ -91,6 +91,9 @@ class MatrixPacker {
   io::AlignedArray<float> scales_;
 };
 
+/// INVALID_FILE, if a block that was packed holds an e4m3 code that is no number.
+void refuse_nan(const MlpLayout&, const std::byte* block, const io::Place& place, std::int64_t expert);
+
 /// Reads all of an MLP into memory of layout.bytes().
 void load_mlp(const StoredMlp&, const MlpLayout&, std::byte* memory, const Kernels&);
 

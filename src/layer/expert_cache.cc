@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstring>
 #include <deque>
 #include <exception>
 #include <map>
@@ -64,13 +65,14 @@ class ExpertCache final : public Experts {
 
     bool is_ready() const { return expert != kNone && unread == 0; }
   };
-  /// Rows of a matrix that one read brings; matrix kOpen: the scales, and then what follows from them.
+  /// Rows of a matrix that one read brings; matrix kOpen: the scales, and then what follows from them; kBlock: bytes of
+  /// a packed expert.
   struct Read {
     std::int32_t slot;
     int matrix;
     std::int64_t first, rows;
   };
-  static constexpr int kOpen = -1;
+  static constexpr int kOpen = -1, kBlock = -2;
 
   std::byte* buffer_of(int reader) const { return buffers_.get() + std::size_t(reader) * buffer_bytes_; }
   std::byte* memory_of(std::int32_t slot) const { return memory_.get() + std::size_t(slot) * slot_bytes_; }
@@ -80,7 +82,10 @@ class ExpertCache final : public Experts {
   void work(std::byte* buffer);
   void do_one(std::unique_lock<std::mutex>&, std::byte* buffer);
   void open(Slot&, std::int32_t number);
+  void queue_reads(std::int32_t number);
   void read(Slot&, const Read&, std::byte* buffer) const;
+  void read_rows(Slot&, const Read&, std::byte* buffer) const;
+  void read_block(Slot&, const Read&, std::byte* buffer) const;
 
   std::vector<StoredExperts> layers_;
   std::map<const io::SafetensorsFile*, io::DirectFile> files_;
@@ -110,8 +115,10 @@ ExpertCache::ExpertCache(std::vector<StoredExperts> layers, std::uint64_t memory
   std::int64_t all = 0;
   for (const StoredExperts& layer : layers_) {
     slot_bytes_ = std::max(slot_bytes_, layer.layout.bytes());
-    all += std::int64_t(layer.expert.size());
-    place_.emplace_back(layer.expert.size(), kNone);
+    all += layer.count;
+    place_.emplace_back(std::size_t(layer.count), kNone);
+    if (layer.packed) files_.try_emplace(layer.packed.file, layer.packed.file->file());
+    if (layer.packed) buffer_bytes_ = std::max(buffer_bytes_, io::DirectFile::buffer_bytes(kRead));
     for (const StoredMlp& expert : layer.expert)
       for (const io::StoredMatrix& m : expert.matrix) {
         files_.try_emplace(m.weight.file, m.weight.file->file());
@@ -240,39 +247,81 @@ void ExpertCache::do_one(std::unique_lock<std::mutex>& lock, std::byte* buffer) 
   lock.lock();
   if (error && !s.error) s.error = error;
   if (task.matrix == kOpen && !s.error) {
-    const StoredMlp& stored = layers_[s.layer].expert[s.expert];
-    for (int i = 0; i < MlpLayout::kMatrices; ++i) {
-      const io::StoredMatrix& m = stored.matrix[i];
-      for (std::int64_t first = 0, most = rows_of_read(m); first < m.rows; first += most, ++s.unread)
-        reads_.push_back({task.slot, i, first, std::min(most, m.rows - first)});
-      counts_.bytes += m.bytes();
-    }
+    queue_reads(task.slot);
     wanted_.notify_all();
   }
+  if (s.unread == 1 && !s.error && task.matrix == kBlock) {  // the last of a packed expert
+    lock.unlock();
+    try {
+      refuse_nan(layers_[s.layer].layout, memory_of(task.slot), layers_[s.layer].packed, s.expert);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    s.error = error;
+  }
   if (--s.unread == 0) arrived_.notify_all();
+}
+
+/// Everything that is to come of an expert.
+void ExpertCache::queue_reads(std::int32_t number) {
+  Slot& s = slots_[number];
+  const auto cut = [&](int what, std::int64_t all, std::int64_t most) {
+    for (std::int64_t first = 0; first < all; first += most, ++s.unread)
+      reads_.push_back({number, what, first, std::min(most, all - first)});
+  };
+  const StoredExperts& layer = layers_[s.layer];
+  if (layer.packed) {
+    counts_.bytes += layer.layout.bytes();
+    return cut(kBlock, std::int64_t(layer.layout.bytes()), std::int64_t(kRead));
+  }
+  for (int i = 0; i < MlpLayout::kMatrices; ++i) {
+    const io::StoredMatrix& m = layer.expert[s.expert].matrix[i];
+    counts_.bytes += m.bytes();
+    cut(i, m.rows, rows_of_read(m));
+  }
 }
 
 /// Nothing but this touches the slot until its other reads are queued.
 void ExpertCache::open(Slot& s, std::int32_t number) {
   const StoredExperts& layer = layers_[s.layer];
-  for (int i = 0; i < MlpLayout::kMatrices; ++i)
+  for (int i = 0; i < MlpLayout::kMatrices && !layer.packed; ++i)
     s.packer[i].emplace(layer.expert[s.expert].matrix[i], layer.layout.format(),
                         memory_of(number) + layer.layout.offset(i));
 }
 
 void ExpertCache::read(Slot& s, const Read& task, std::byte* buffer) const {
-  const io::StoredMatrix& m = layers_[s.layer].expert[s.expert].matrix[task.matrix];
-  const MatrixPacker& packer = *s.packer[task.matrix];
-  const io::SafetensorsFile& file = *m.weight.file;
-  const std::uint64_t offset = file.position(*m.weight.tensor) + m.offset + std::uint64_t(task.first) * packer.row_bytes();
+  const StoredExperts& layer = layers_[s.layer];
+  const bool packed = task.matrix == kBlock;
+  const io::Place& place = packed ? layer.packed : layer.expert[s.expert].matrix[task.matrix].weight;
   try {
-    const std::byte* rows =
-        files_.at(&file).read(offset, std::size_t(task.rows) * packer.row_bytes(), buffer);
-    packer.pack(rows, task.first, task.rows, *supported_kernels().back());
+    if (packed) read_block(s, task, buffer);
+    else read_rows(s, task, buffer);
   } catch (const Error& e) {
     if (e.status != Status::io_error) throw;
-    throw Error(e.status, e.op, m.weight.shown(), "", e.got, e.wanted);
+    throw Error(e.status, e.op, place.shown(), "", e.got, e.wanted);
   }
+}
+
+void ExpertCache::read_rows(Slot& s, const Read& task, std::byte* buffer) const {
+  const io::StoredMatrix& m = layers_[s.layer].expert[s.expert].matrix[task.matrix];
+  const MatrixPacker& packer = *s.packer[task.matrix];
+  const std::uint64_t begin = m.weight.file->position(*m.weight.tensor) + m.offset;
+  const std::byte* rows =
+      files_.at(m.weight.file)
+          .read(begin + std::uint64_t(task.first) * packer.row_bytes(), std::size_t(task.rows) * packer.row_bytes(), buffer);
+  packer.pack(rows, task.first, task.rows, *supported_kernels().back());
+}
+
+/// Straight to where it is wanted, if the file is as convert writes it.
+void ExpertCache::read_block(Slot& s, const Read& task, std::byte* buffer) const {
+  const StoredExperts& layer = layers_[s.layer];
+  const std::uint64_t offset = layer.position(s.expert) + std::uint64_t(task.first);
+  std::byte* const to = memory_of(task.slot) + task.first;
+  const bool straight = offset % io::DirectFile::kBlock == 0;
+  const std::byte* bytes =
+      files_.at(layer.packed.file).read(offset, std::size_t(task.rows), straight ? to : buffer);
+  if (!straight) std::memcpy(to, bytes, std::size_t(task.rows));
 }
 
 }  // namespace

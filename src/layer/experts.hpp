@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -74,15 +75,31 @@ class Experts {
   virtual void release(std::int64_t layer, std::span<const std::int32_t> experts) noexcept = 0;
 };
 
-/// Where the experts of one layer come from.
+/// Where the experts of one layer come from: matrices of a published checkpoint, or one tensor of blocks that are as
+/// they lie in memory.
 struct StoredExperts {
-  std::vector<StoredMlp> expert;
-  MlpLayout layout;
+  std::int64_t count = 0;
+  MlpLayout layout{};
+  std::vector<StoredMlp> expert{};  // empty where they are
+  io::Place packed{};             // U8 [count, layout.bytes()]
 
-  std::uint64_t bytes() const { return layout.bytes() * expert.size(); }
+  std::uint64_t bytes() const { return layout.bytes() * std::uint64_t(count); }
+  std::uint64_t stored_bytes() const;
+  /// Where the block of an expert begins in its file.
+  std::uint64_t position(std::int64_t expert) const;
 };
+/// Reads one of them into memory of layout.bytes().
+void load_expert(const StoredExperts&, std::int64_t expert, std::byte* memory, const Kernels&);
 /// Of layer `layer` of the model; the format is that of all experts together.
 StoredExperts find_experts(const io::Checkpoint&, std::int64_t layer, const MlpOptions&);
+
+// A file with packed experts says so in its metadata: the version of the layout, which changes with panel.hpp, and the
+// format. The tensor comes first in the file, at a multiple of 4096 bytes.
+inline constexpr char kPackedLayoutKey[] = "dsakit_packed_layout", kPackedFormatKey[] = "dsakit_packed_format";
+inline constexpr char kPackedLayout[] = "1";
+/// "model.layers.<layer>.mlp.experts.packed"
+std::string packed_experts_name(std::int64_t layer);
+const char* name_of(MlpFormat);
 
 /// All of them, read now. `progress(done, all)` in bytes, now and then.
 std::unique_ptr<Experts> load_experts(std::vector<StoredExperts> layers,

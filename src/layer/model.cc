@@ -98,7 +98,7 @@ void Model::State::load_layers(const MlpOptions& mlp, const ModelOptions& option
     if (!c.dense_mlp[i]) {
       stored.push_back(find_experts(*checkpoint, i, mlp));
       routed += stored.back().bytes();
-      for (const StoredMlp& expert : stored.back().expert) as_stored += expert.bytes();
+      as_stored += stored.back().stored_bytes();
       experts_there += c.moe.n_routed_experts;
     }
   const std::uint64_t resident = checkpoint->bytes_in_use() - as_stored;

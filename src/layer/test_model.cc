@@ -208,7 +208,7 @@ TEST(Model, RefusesByName) {
   EXPECT_EQ(refusal([&] { tiny().start("dense_bf16", -1); }), "INVALID_ARGUMENT page_size");
   EXPECT_EQ(refusal([&] { tiny().generate({}, 3, "dense_bf16"); }), "INVALID_ARGUMENT prompt");
   EXPECT_EQ(refusal([&] { tiny().generate({bad, 1}, 3, "dense_bf16", -1); }), "INVALID_ARGUMENT temperature");
-  EXPECT_EQ(refusal([&] { tiny().score({}, 1024, "dense_bf16"); }), "INVALID_ARGUMENT text");
+  EXPECT_EQ(refusal([&] { tiny().score(std::span<const std::uint8_t>(), 1024, "dense_bf16"); }), "INVALID_ARGUMENT text");
   EXPECT_EQ(refusal([&] { tiny().score(heldout(9), 0, "dense_bf16"); }), "INVALID_ARGUMENT context");
   EXPECT_EQ(refusal([&] { tiny().attention(4); }), "INVALID_ARGUMENT layer");
 }

@@ -387,5 +387,58 @@ TEST_F(Mixture, AFileThatChangesIsNamedAndTheNextTryStartsAnew) {
   expect_refusal(Status::invalid_file, {".up_proj.weight[1][1] is NaN"}, [&] { run(later, x); });
 }
 
+/// The same experts as blocks that are as they lie in memory.
+class Packed : public Mixture {
+ protected:
+  void pack(const char* layout = kPackedLayout, const char* format = "fp8") {
+    make(Form::fp8);
+    const StoredExperts from = io_experts({});
+    blocks_.resize(from.layout.bytes() * kExperts);
+    for (int e = 0; e < kExperts; ++e)
+      load_expert(from, e, blocks_.data() + std::size_t(e) * from.layout.bytes(), *supported_kernels().back());
+    write(layout, format);
+  }
+  void write(const char* layout, const char* format) {
+    std::vector<std::pair<std::string, Tensor>> tensors;
+    Tensor packed = shaped(DType::u8, {kExperts, std::int64_t(blocks_.size()) / kExperts});
+    packed.data = blocks_.data();
+    tensors.emplace_back(packed_experts_name(0), packed);
+    for (const auto& [name, t] : tensors_)
+      if (name.find("experts.") == name.npos || name.find("shared") != name.npos) tensors.emplace_back(name, t);
+    checkpoint_.reset();
+    io::write_safetensors(folder_ / "model.safetensors", tensors,
+                          {{kPackedLayoutKey, layout}, {kPackedFormatKey, format}});
+  }
+  std::vector<std::byte> blocks_;
+};
+
+TEST_F(Packed, HaveTheBitsOfTheirSource) {
+  make(Form::fp8);
+  const std::vector<float> x = input(20), wanted = run(resident(), x);
+  tensors_.clear(), matrices_.clear(), checkpoint_.reset();
+  pack();
+  EXPECT_TRUE(io_experts({}).packed);
+  EXPECT_EQ(run(resident(), x), wanted);
+  for (const std::int64_t slots : {4, 8}) EXPECT_EQ(run(cached(slots), x), wanted);
+}
+
+TEST_F(Packed, AreRefusedWhereTheyCannotBeRead) {
+  pack();
+  expect_refusal(Status::unsupported, {"experts.packed is packed as fp8", "that are not packed"},
+                 [&] { io_experts({.arithmetic = MlpOptions::Arithmetic::int8}); });
+  expect_refusal(Status::unsupported, {"is packed as fp8"}, [&] { io_experts({.widen_fp8 = true}); });
+  write("0", "fp8");
+  expect_refusal(Status::unsupported, {"is packed in layout '0', wanted layout 1"}, [&] { io_experts({}); });
+  write("1", "int4");
+  expect_refusal(Status::invalid_file, {"is packed as 'int4', wanted bf16, fp8 or int8"}, [&] { io_experts({}); });
+  write("1", "bf16");
+  expect_refusal(Status::invalid_shape, {"experts.packed has shape [8, ", "as bf16"}, [&] { io_experts({}); });
+  blocks_[blocks_.size() / kExperts * 3 + 17] = std::byte{0x7f};
+  write("1", "fp8");
+  for (const bool on_disk : {false, true})
+    expect_refusal(Status::invalid_file, {"model.safetensors: model.layers.0.mlp.experts.packed[3] holds a NaN"},
+                   [&] { run(on_disk ? cached(4) : resident(), input(20)); });
+}
+
 }  // namespace
 }  // namespace dsakit
