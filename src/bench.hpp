@@ -60,6 +60,8 @@ class OnHugePages {
 #define DSAKIT_OP(name, Type) void bench_##name(std::vector<BenchCase>&);
 #include "ops/ops.inc"
 #undef DSAKIT_OP
+/// Weights of one byte, experts: src/layer/bench.cc.
+void bench_layer(std::vector<BenchCase>&);
 /// What a call by name costs: src/capi/bench.cc.
 void bench_c_call(std::vector<BenchCase>&);
 

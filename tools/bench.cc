@@ -37,6 +37,7 @@ std::vector<BenchCase> all_cases() {
 #define DSAKIT_OP(name, Type) bench_##name(cases);
 #include "ops/ops.inc"
 #undef DSAKIT_OP
+  bench_layer(cases);
   bench_c_call(cases);
   return cases;
 }

@@ -80,8 +80,8 @@ class Bench {
 
   void run() {
     for (const int depth : {512, 2048})
-      for (const int m : {1, 8, 64})
-        if (depth == 512 || m != 8) products(m, depth);
+      for (const int m : {1, 4, 8, 64})
+        if (depth == 512 || (m != 8 && m != 4)) products(m, depth);
     indexer();
     for (const int n : {128, 4096}) rows(n);
     attention(256);

@@ -79,7 +79,11 @@ void widen_scaled(ScaledPanel panel, int k, bf16* out) noexcept {
   }
 }
 
-/// Rows of a block of k that are decoded for one or two rows of a, whose words lie `a_stride` bytes apart.
+/// So many rows of a meet codes as they are decoded: their sums are in registers beside the table and what is decoded.
+template <class V>
+constexpr int kDecodedRows = V::kRegisters == 32 ? 4 : 2;
+
+/// Rows of a block of k that are decoded for a few rows of a, whose words lie `a_stride` bytes apart.
 struct ScaledTile {
   const char* a;
   std::ptrdiff_t a_stride;
@@ -114,7 +118,7 @@ DSAKIT_INLINE void scaled_tile(const ScaledTile& t, int column) {
         const bool odd = some == 2 * p + 1;
         unrolled<Dot::kSteps>([&]<int Step>() __attribute__((always_inline)) {
           if (Step > 0 && odd) return;
-#pragma GCC unroll 2
+#pragma GCC unroll 4
           for (int r = 0; r < Rows; ++r) {
             const char* at = a + r * t.a_stride + 4 * (p * Dot::kSteps + Step);
             const I word = odd && Dot::kOddBytes == 2 ? V::set(load_some(at, 2)) : V::broadcast(at);
@@ -133,7 +137,7 @@ DSAKIT_INLINE void scaled_tile(const ScaledTile& t, int column) {
     }
     if (r < rows) group(rows - r);
   }
-#pragma GCC unroll 2
+#pragma GCC unroll 4
   for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
@@ -184,10 +188,9 @@ void product_of_scaled(const typename Dot::Row* a, std::ptrdiff_t a_stride, int 
     const int n = least(kSumBlock, k - first);
     const ScaledPanel block = panel.from(first);
     if constexpr (Decodes<V>) {
-      if (m <= 2 && decodes<V>(block, n)) {
+      if (m <= kDecodedRows<V> && decodes<V>(block, n)) {
         const ScaledTile t{nullptr, 0, block, n, c, c_stride, add};
-        if (m == 1) scaled_rows<V, Dot, 1>(a + first, a_stride, t);
-        else scaled_rows<V, Dot, 2>(a + first, a_stride, t);
+        with_constant<kDecodedRows<V>>(m, [&]<int Rows>() { scaled_rows<V, Dot, Rows>(a + first, a_stride, t); });
         first += n, add = true;
         continue;
       }
