@@ -75,6 +75,8 @@ AlignedArray<float> scales_of(const StoredMatrix&);
 /// Row `row`, whose bytes are given, as the numbers that it stands for.
 void read_row(const StoredMatrix&, const AlignedArray<float>& scales, const std::byte* bytes, std::int64_t row,
               bf16* out);
+/// Whether there is a NaN among e4m3 codes.
+bool holds_nan(const std::uint8_t* codes, std::size_t count);
 /// INVALID_FILE with the position of the first NaN among the e4m3 codes of rows first .. first + rows - 1.
 void refuse_nan(const std::uint8_t* codes, std::int64_t first, std::int64_t rows, std::int64_t cols, const Place&);
 /// UNSUPPORTED, if the int8 codes of these rows stand for something else than code * scale: an offset, or a bias hidden

@@ -63,6 +63,7 @@ void fill_width(Kernels& k) {
                  {transpose<V, std::int8_t, bf16>},
                  {transpose<V, f16, float>},
                  {transpose<V, float, float>},
+                 {transpose<V, e4m3, e4m3>},
                  {transpose_codes<V>}};
   k.interleave = {{interleave<V, bf16>},
                   {interleave<V, std::int8_t>},

@@ -99,27 +99,6 @@ void pack_panel_i8(const MatrixSource& w, std::int64_t panel, std::int8_t* out, 
 }
 
 
-void pack_panel_e4m3(const std::uint8_t* codes, std::ptrdiff_t pitch, std::int64_t k, std::int64_t n,
-                     std::int64_t panel, e4m3* out) noexcept {
-  constexpr std::int64_t kSome = 64;  // of a row at a time: a cache line
-  const std::int64_t columns = std::min<std::int64_t>(kPanel, n - panel * kPanel);
-  const std::uint8_t* first = codes + panel * kPanel * pitch;
-  std::memset(out, 0, std::size_t(Panel<e4m3>::elements(k)));
-  for (std::int64_t p = 0; p < k; p += kSome)
-    for (std::int64_t j = 0; j < columns; ++j) {
-      const std::uint8_t* row = first + j * pitch;
-      const std::int64_t end = std::min(p + kSome, k);
-      std::int64_t q = p;
-      for (; q + 4 <= end; q += 4) {  // a group is a word
-        std::uint32_t x;
-        std::memcpy(&x, row + q, 4);
-        x = (x & 0xff0000ff) | (x & 0x00ff0000) >> 8 | (x & 0x0000ff00) << 8;
-        std::memcpy(out + Panel<e4m3>::at(q, int(j)), &x, 4);
-      }
-      for (; q < end; ++q) out[Panel<e4m3>::at(q, int(j))].bits = row[q];
-    }
-}
-
 bf16 number_at(const ScaledPanel& panel, std::int64_t p, int column) noexcept {
   const int code = panel.codes[Panel<e4m3>::at(p, column)].bits;
   const float size = kE4m3Magnitudes.of[code & 127];

@@ -60,6 +60,17 @@ struct Words<V, std::int8_t, std::int8_t> {
   DSAKIT_INLINE static typename V::I load(const std::int8_t* row, int rest) { return V::load_bytes(row, rest); }
 };
 
+template <class V>
+struct Words<V, e4m3, e4m3> {
+  using I = typename V::I;
+  static constexpr int kElements = 4;
+  /// Codes 0 1 2 3 as 0 2 1 3.
+  DSAKIT_INLINE static I load(const e4m3* row, int rest) {
+    const I x = V::load_bytes(row, rest);
+    return (x & int(0xff0000ff)) | (x >> 8 & 0xff00) | ((x & 0xff00) << 8);
+  }
+};
+
 /// `each(register)` sees every register of the panel, of rows from j on.
 template <class V, class T, class To, class Each>
 DSAKIT_INLINE void transpose_rows(const T* const* rows, int count, int dims, int j, To* panel, Each each) {

@@ -976,6 +976,14 @@ TEST_P(OnRung, PanelsOfCodes) {
         const Guarded<std::int8_t> panel(std::vector<std::int8_t>(std::size_t(groups) * 256, 7), Edge::end);
         const Guarded<std::int32_t> sums(kPanel, Edge::end);
         k.transpose(rows.pointer.data(), count, dims, panel, sums);
+        std::vector<const e4m3*> scaled;
+        for (const std::int8_t* row : rows.pointer) scaled.push_back(reinterpret_cast<const e4m3*>(row));
+        const Guarded<e4m3> others(std::vector<e4m3>(std::size_t(groups) * 256, e4m3{7}), Edge::end);
+        k.transpose(scaled.data(), count, dims, others);
+        constexpr int kPlace[] = {0, 2, 1, 3};
+        for (int j = 0; j < kPanel; ++j)
+          for (int c = 0; c < groups * 4; ++c)
+            ASSERT_EQ(others[c / 4 * 256 + j * 4 + kPlace[c % 4]].bits, std::uint8_t(at(j, c))) << dims << " " << count;
         for (int j = 0; j < kPanel; ++j) {
           int sum = 0;
           for (int c = 0; c < groups * 4; ++c) {

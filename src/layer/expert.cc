@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "core/float16.hpp"
-#include "kernels/pack.hpp"
 #include "layer/weights.hpp"
 
 namespace dsakit {
@@ -114,8 +113,9 @@ void MatrixPacker::read_numbers(const std::byte* bytes, std::int64_t first, int 
 void MatrixPacker::pack_panel(const std::byte* bytes, std::int64_t first, int rows, const Kernels& kernels) const {
   const std::int64_t k = from_.cols, n = from_.rows, panel = first / kPanel;
   if (format_ == MlpFormat::fp8) {
-    auto* out = reinterpret_cast<e4m3*>(to_) + Panels<e4m3>::panel(k, panel);
-    return pack_panel_e4m3(reinterpret_cast<const std::uint8_t*>(bytes), k, k, rows, 0, out);
+    const e4m3* row[kPanel];
+    for (int r = 0; r < rows; ++r) row[r] = reinterpret_cast<const e4m3*>(bytes) + r * k;
+    return kernels.transpose(row, rows, int(k), reinterpret_cast<e4m3*>(to_) + Panels<e4m3>::panel(k, panel));
   }
   std::vector<bf16> numbers;
   const bool codes_as_stored = format_ == MlpFormat::int8 && from_.format == io::WeightFormat::int8;
@@ -149,10 +149,7 @@ void refuse_nan(const MlpLayout& layout, const std::byte* block, const io::Place
   if (layout.format() != MlpFormat::fp8) return;
   for (int i = 0; i < MlpLayout::kMatrices; ++i) {
     const auto* codes = reinterpret_cast<const std::uint8_t*>(block + layout.offset(i));
-    const std::int64_t count = Panels<e4m3>::elements(layout.k(i), layout.n(i));
-    bool found = false;  // without a way out, so that it is done in vectors
-    for (std::int64_t c = 0; c < count; ++c) found |= (codes[c] & 127) == 127;
-    if (found)
+    if (io::holds_nan(codes, std::size_t(Panels<e4m3>::elements(layout.k(i), layout.n(i)))))
       throw Error(Status::invalid_file, "load", place.shown(), "[" + std::to_string(expert) + "]", "holds a NaN",
                   "numbers", "", "NAN");
   }

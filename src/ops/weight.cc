@@ -146,9 +146,13 @@ PackedWeight::PackedWeight(const Tensor& codes, const Tensor& scales) {
   auto* panels = reinterpret_cast<e4m3*>(memory_.get());
   float* of_panels = Panels<e4m3>::scales(panels, k, n);
   const std::int64_t blocks = Panels<e4m3>::scales_of_panel(k);
+  const Kernels& kernels = *supported_kernels().back();
   for (std::int64_t p = 0; p < panels_of(n); ++p) {
-    pack_panel_e4m3(static_cast<const std::uint8_t*>(codes.data), codes.stride[0], k, n, p,
-                    panels + Panels<e4m3>::panel(k, p));
+    const e4m3* column[kPanel];
+    const int columns = int(std::min<std::int64_t>(kPanel, n - p * kPanel));
+    for (int j = 0; j < columns; ++j)
+      column[j] = static_cast<const e4m3*>(codes.data) + (p * kPanel + j) * codes.stride[0];
+    kernels.transpose(column, columns, int(k), panels + Panels<e4m3>::panel(k, p));
     std::copy_n(static_cast<const float*>(scales.data) + p * kPanel / kScaleRows * scales.stride[0], blocks,
                 of_panels + p * blocks);
   }
