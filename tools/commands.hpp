@@ -16,6 +16,9 @@ struct RunOptions {
   double temperature = 0;
   std::uint64_t seed = 0;
   bool json = false;
+  std::string mlp = "as_stored", weights = "as_stored", statics = "refuse";  // of ModelOptions
+  std::string expert_memory{};  // "": what the machine has left
+  std::int64_t pass = 4096;
 };
 int run(const RunOptions&);
 
@@ -69,6 +72,9 @@ int describe(const DescribeOptions&);
 
 /// The folder of the small trained model, beside the program or above it.
 std::string small_model();
+
+/// "1 min 20 s"
+std::string duration_text(double seconds);
 
 /// One line that is rewritten while long work goes on; silent when stderr is not a terminal.
 class Progress {

@@ -13,13 +13,6 @@
 namespace dsakit::tools {
 namespace {
 
-/// "1 min 20 s"
-std::string duration_text(double seconds) {
-  const long long s = static_cast<long long>(seconds + 0.5);
-  if (s >= 3600) return fmt::format("{} h {} min", s / 3600, s % 3600 / 60);
-  return s >= 60 ? fmt::format("{} min {} s", s / 60, s % 60) : fmt::format("{} s", s);
-}
-
 /// One line that is rewritten, about once in a second, if stderr is a terminal.
 class BytesLine {
  public:

@@ -44,6 +44,12 @@ std::string small_model() {
               "a checkpoint folder");
 }
 
+std::string duration_text(double seconds) {
+  const long long s = static_cast<long long>(seconds + 0.5);
+  if (s >= 3600) return fmt::format("{} h {} min", s / 3600, s % 3600 / 60);
+  return s >= 60 ? fmt::format("{} min {} s", s / 60, s % 60) : fmt::format("{} s", s);
+}
+
 Progress::Progress(std::string what) : what_(std::move(what)), terminal_(isatty(STDERR_FILENO)) { at(0); }
 
 Progress::~Progress() {

@@ -98,6 +98,16 @@ int main(int argc, char** argv) {
       ->check(integer(1, kMaxTokens), "", "");
   run_command->add_option("--temperature", run_options.temperature, "0: greedy")->check(temperature, "", "");
   run_command->add_option("--seed", run_options.seed, "Of the sampling");
+  run_command->add_option("--mlp", run_options.mlp, "Arithmetic of MLPs and experts: as_stored, bf16 or int8")->capture_default_str();
+  run_command->add_option("--weights", run_options.weights, "8-bit floats in memory: as_stored, or bf16 with the same bits in every result")
+      ->capture_default_str();
+  run_command->add_option("--static", run_options.statics, "dequantise: read weights made for static activations")
+      ->capture_default_str();
+  run_command->add_option("--expert-memory", run_options.expert_memory, "SIZE for experts, the rest is read when it is wanted\n(default: what the machine has left)")
+      ->check(size, "", "");
+  run_command->add_option("--pass", run_options.pass, "Tokens of a prompt for which each expert is read once")
+      ->check(integer(1, kMaxTokens), "", "")
+      ->capture_default_str();
   run_command->add_flag("--json", run_options.json, "Machine-readable");
 
   PlanOptions plan_options;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -70,6 +71,42 @@ nlohmann::ordered_json json_of(const Score& s) {
   return j;
 }
 
+/// What the experts of one token, or of a prompt, have cost.
+nlohmann::ordered_json step_of(double seconds, const ExpertCosts& before, const ExpertCosts& after) {
+  nlohmann::ordered_json step = {{"seconds", seconds}};
+  if (after.all > 0)
+    step.update({{"experts_asked", after.asked - before.asked},
+                 {"experts_read", after.read - before.read},
+                 {"bytes_read", after.bytes - before.bytes},
+                 {"seconds_waited", after.waited - before.waited}});
+  return step;
+}
+
+/// One line on a terminal while tokens come: what has been made, and what experts cost so far.
+class TokensLine {
+ public:
+  explicit TokensLine(std::int64_t all) : all_(all), shown_(isatty(STDERR_FILENO) && !isatty(STDOUT_FILENO)) {}
+  ~TokensLine() {
+    if (shown_) fmt::print(stderr, "\r\033[K");
+  }
+  /// `seconds`: of the decode steps so far, one less than tokens.
+  void at(std::int64_t token, double seconds, const ExpertCosts& e) const {
+    if (!shown_) return;
+    fmt::print(stderr, "\r\033[Ktoken {} of {}", token, all_);
+    const double rate = double(token - 1) / seconds;
+    if (token > 1) fmt::print(stderr, "  {:.2f} tokens/s", rate);
+    if (e.all > 0)
+      fmt::print(stderr, "  {} experts read ({:.1f} GB, {:.1f} s), {:.0f} % held", e.read, e.bytes / 1e9, e.waited,
+                 100 * double(std::min(e.held, e.all)) / double(e.all));
+    if (token > 1) fmt::print(stderr, "  {} left", duration_text(double(all_ - token) / rate));
+    std::fflush(stderr);
+  }
+
+ private:
+  std::int64_t all_;
+  bool shown_;
+};
+
 /// Continues the prompt: bytes are written as they are, other tokens as numbers.
 int continue_tokens(const Model& model, const RunOptions& options, const std::vector<std::string>& modes,
                     const std::vector<std::int32_t>& prompt) {
@@ -81,8 +118,18 @@ int continue_tokens(const Model& model, const RunOptions& options, const std::ve
     std::string text;
     std::vector<std::int32_t> tokens;
     std::vector<clock::time_point> at = {clock::now()};
+    std::vector<ExpertCosts> costs = {model.expert_costs()};
+    nlohmann::ordered_json steps = nlohmann::ordered_json::array();
+    const TokensLine line(options.generate);
+    const auto seconds = [&](std::size_t from, std::size_t to) {
+      return std::chrono::duration<double>(at[to] - at[from]).count();
+    };
     model.generate(prompt, options.generate, mode, options.temperature, options.seed, default_context(), [&](std::int32_t t) {
       at.push_back(clock::now());
+      costs.push_back(model.expert_costs());
+      const std::size_t n = at.size() - 1;
+      steps.push_back(step_of(seconds(n - 1, n), costs[n - 1], costs[n]));
+      line.at(std::int64_t(n), seconds(1, n), costs[n]);
       if (bytes) text += char(t);
       tokens.push_back(t);
       if (options.json) return;
@@ -93,20 +140,33 @@ int continue_tokens(const Model& model, const RunOptions& options, const std::ve
     if (!options.json) std::putchar('\n');
     // The first token is the prompt's, each later one that of a decode step.
     report["modes"][mode] = {{"tokens", tokens},
-                             {"prefill_seconds", std::chrono::duration<double>(at[1] - at[0]).count()},
+                             {"prefill_seconds", seconds(0, 1)},
                              {"decode_steps", at.size() - 2},
-                             {"decode_seconds", std::chrono::duration<double>(at.back() - at[1]).count()}};
+                             {"decode_seconds", seconds(1, at.size() - 1)},
+                             {"steps", steps}};
     if (bytes) report["modes"][mode]["text"] = text;
   }
   if (options.json) fmt::print("{}\n", report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   return 0;
 }
 
+Model loaded(const std::string& folder, const RunOptions& options) {
+  Progress progress("loading");
+  const std::int64_t experts = options.expert_memory.empty() ? -1 : std::int64_t(size_of_text(options.expert_memory));
+  return Model(folder, {.mlp = options.mlp,
+                        .weights = options.weights,
+                        .static_activations = options.statics,
+                        .expert_memory = experts,
+                        .pass = options.pass,
+                        .progress = [&](double share) { progress.at(share); }});
+}
+
 }  // namespace
 
 int run(const RunOptions& options) {
   const std::string folder = options.model.empty() ? small_model() : options.model;
-  const Model model(folder);
+  const Model model = loaded(folder, options);
+  for (const std::string& note : model.notes()) fmt::print(stderr, "{}\n", note);
   const bool tokens = !options.tokens.empty();
   if (!tokens && model.vocab_size() != 256)
     throw Error(Status::unsupported, "run", "MODEL", "", "has " + std::to_string(model.vocab_size()) + " tokens",
@@ -136,11 +196,16 @@ int run(const RunOptions& options) {
     nlohmann::ordered_json report = {{"model", folder}, {"context", options.context}, {"tokens", ids.size()}, {"bytes", text.size()},
                                      {"threads", default_context().threads()}, {"isa", default_context().isa()}};
     for (const auto& [mode, s] : scores) report["modes"][mode] = json_of(s);
+    if (const ExpertCosts e = model.expert_costs(); e.all > 0)
+      report["experts"] = {{"held", e.held}, {"all", e.all}, {"read", e.read}, {"bytes_read", e.bytes}, {"seconds_waited", e.waited}};
     fmt::print("{}\n", report.dump(2));
   } else {
     fmt::print("{} {} in windows of {}, {} threads, {}\n\n", ids.size(), tokens ? "tokens" : "bytes", options.context,
                default_context().threads(), default_context().isa());
     print_scores(scores, tokens);
+    if (const ExpertCosts e = model.expert_costs(); e.all > 0)
+      fmt::print("\nexperts: {} of {} held, {} read ({:.2f} GB, {:.1f} s waited)\n", std::min(e.held, e.all), e.all, e.read,
+                 e.bytes / 1e9, e.waited);
   }
   return 0;
 }

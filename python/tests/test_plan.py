@@ -183,6 +183,14 @@ def test_fetching_a_part(tmp_path, kind, form, layers, attention_only):
     assert {s["state"] for s in whole["selected"]} == {"whole"}
 
 
+def test_page_shows_what_is_printed(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    blocks = (ROOT / "docs" / "checkpoints.md").read_text().split("```")
+    (shown,) = [block for block in blocks if block.startswith("\n$ dsakit plan tests/configs")]
+    command, _, output = shown.strip().removeprefix("$ dsakit ").partition("\n")
+    assert dsakit_command(*command.split()).decode().rstrip() == output
+
+
 def test_config_alone_and_a_folder_without_index(tmp_path):
     config = CONFIGS / "kimi-k2.json"
     assert "no index is here" in dsakit_command("plan", config, "--attention-only").decode()

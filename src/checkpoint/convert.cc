@@ -204,9 +204,10 @@ class Conversion {
   void list_items() {
     const io::ModelConfig& c = checkpoint_.config();
     const Selection selection{layers_of(options_.layers, c.num_hidden_layers, "convert"), options_.attention_only};
-    for (std::int64_t i = 0; i < c.num_hidden_layers; ++i)
-      if (selection.layers.empty() || selection.layers[std::size_t(i)])
-        checkpoint_.require_known_tensors(i, 1, options_.attention_only ? "self_attn." : "");
+    const char* part = options_.attention_only ? "self_attn." : "";
+    if (selection.layers.empty()) checkpoint_.require_known_tensors(0, c.num_hidden_layers, part);
+    for (std::size_t i = 0; i < selection.layers.size(); ++i)
+      if (selection.layers[i]) checkpoint_.require_known_tensors(std::int64_t(i), 1, part);
     for_each_tensor(c, [&](const ModelTensor& t) {
       if (t.part == Part::mtp || !selection.holds(t.name, c)) return;
       items_.push_back(item_of(checkpoint_, t, options_.format));
