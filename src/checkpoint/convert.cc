@@ -4,10 +4,8 @@
 #include <sys/statvfs.h>
 
 #include <algorithm>
-#include <array>
 #include <cinttypes>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -165,7 +163,8 @@ std::uint64_t fnv1a(std::string_view bytes) {
 std::string source_text(const std::string& name, std::uint64_t bytes, std::string_view hashed) {
   char hash[17];
   std::snprintf(hash, sizeof hash, "%016" PRIx64, fnv1a(hashed));
-  return "{\"file\": " + io::json_quoted(name) + ", \"bytes\": " + std::to_string(bytes) + ", \"hash\": \"" + hash + "\"}";
+  return "{\"file\": " + io::json_quoted(name) + ", \"bytes\": " + std::to_string(bytes) + ", \"hash\": \"" + hash +
+         "\"}";
 }
 
 /// Members of convert.json besides the finished files, as they are written.
@@ -276,17 +275,19 @@ class Conversion {
     }
     const std::string text = io::read_json_object(path, Status::invalid_file);
     std::set<std::string> finished;
-    Members theirs;
+    std::map<std::string, std::string> theirs;
     io::Json(text).members([&](const std::string& key, const io::Json& value) {
-      if (key != "finished") theirs.emplace_back(key, value.text());
+      if (key != "finished") theirs[key] = value.text();
       else if (value.is_array())
         value.items([&](const io::Json& name) { finished.insert(name.is_string() ? name.string() : ""); });
     });
     for (const auto& [key, value] : job_) {
-      const auto at = std::find_if(theirs.begin(), theirs.end(), [&](const auto& member) { return member.first == key; });
+      const auto at = theirs.find(key);
       if (at == theirs.end() || at->second != value)
         refuse(Status::conflict, shown + ": " + key,
-               at == theirs.end() ? "is missing" : key == "source" ? "is another one" : "is " + io::printable(at->second),
+               at == theirs.end() ? "is missing"
+               : key == "source"  ? "is another one"
+                                  : "is " + io::printable(at->second),
                key == "source" ? "that of " + io::printable(options_.checkpoint) : value,
                "the folder of another conversion");
     }
@@ -324,7 +325,8 @@ class Conversion {
     text += " \"finished\": [";
     bool first = true;
     for (const Shard& shard : shards_)
-      if (finished_.contains(shard.name)) text += (std::exchange(first, false) ? "\n  " : ",\n  ") + io::json_quoted(shard.name);
+      if (finished_.contains(shard.name))
+        text += (std::exchange(first, false) ? "\n  " : ",\n  ") + io::json_quoted(shard.name);
     write_durably(options_.out, kRecord, text + "\n ]\n}\n");
     step(0);
   }

@@ -13,7 +13,8 @@ enum class TargetFormat {
 };
 
 struct ConvertOptions {
-  std::string checkpoint{}, out{};  // folders; shards of the first may be in pieces, or absent where nothing of them is used
+  // Folders; shards of the first may be in pieces, or absent where nothing of them is used.
+  std::string checkpoint{}, out{};
   TargetFormat format = TargetFormat::bf16;
   std::string layers{};         // "0-3,7"; "": all, with embedding, final norm and head
   bool attention_only = false;  // what attention takes, and input_layernorm

@@ -42,7 +42,7 @@ struct ModelTensor {
   std::string name;
   Part part;
   std::vector<std::int64_t> shape;
-  bool quantised;  // by those who quantise: the projections, but not the router, embedding, head, indexer's weights_proj
+  bool quantised;  // by those who quantise: the projections, not router, embedding, head and the indexer's weights_proj
 
   std::int64_t parameters() const;
 };

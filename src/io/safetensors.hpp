@@ -71,7 +71,8 @@ class SafetensorsFile {
   std::string metadata_;                // the text of __metadata__
 };
 
-/// Length of the header that the first 8 bytes tell; they are here, the header need not be. INVALID_FILE if it cannot be.
+/// Length of the header that the first 8 bytes tell; they are here, the header need not be. One that cannot be is
+/// INVALID_FILE.
 std::uint64_t safetensors_header_length(const File& file);
 
 /// Writes contiguous tensors in the given order; an existing file is replaced.
