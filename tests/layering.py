@@ -13,7 +13,7 @@ MAY = {
     "src/io": {"core"},
     "src/ops": {"run", "core", "kernels"},
     "src/layer": {"ops", "io", "run", "core", "kernels"},
-    "src/checkpoint": {"layer", "ops", "io", "run", "core"},
+    "src/checkpoint": {"layer", "ops", "io", "run", "core", "kernels"},
     "src/capi": {"ops", "io", "core"},
     "src/cuda": {"ops", "run", "core"},
     "src/dist": set(),

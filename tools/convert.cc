@@ -43,8 +43,8 @@ class BytesLine {
 TargetFormat format_of(const std::string& name) {
   if (name == "bf16") return TargetFormat::bf16;
   if (name == "w8a8") return TargetFormat::w8a8;
-  throw Error(name == "packed" ? Status::unsupported : Status::invalid_argument, "convert", "format", "",
-              "is " + name.substr(0, 120), "bf16 or w8a8");
+  if (name == "packed") return TargetFormat::packed;
+  throw Error(Status::invalid_argument, "convert", "format", "", "is " + name.substr(0, 120), "bf16, w8a8 or packed");
 }
 
 }  // namespace

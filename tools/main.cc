@@ -129,7 +129,7 @@ int main(int argc, char** argv) {
   convert_command->add_option("OUT", convert_options.out, "Folder to write; where one was begun, the same command goes on")
       ->required()
       ->check(not_empty, "", "");
-  convert_command->add_option("--format", convert_options.format, "bf16: the numbers themselves; w8a8: int8, as msModelSlim writes it")
+  convert_command->add_option("--format", convert_options.format, "bf16: the numbers themselves; w8a8: int8, as msModelSlim writes it;\npacked: as stored, experts ready to be read one by one")
       ->required();
   convert_command->add_option("--layers", convert_options.layers, "Only these, such as 0-3,7");
   convert_command->add_flag("--attention-only", convert_options.attention_only, "Only what attention takes");

@@ -39,7 +39,8 @@ def read(folder):
             for name in file.keys():
                 assert weight_map[name] == path.name
                 t = file.get_tensor(name)
-                codes = t.view(torch.uint16) if t.dtype == torch.bfloat16 else t
+                wide = {torch.bfloat16: torch.uint16, torch.float8_e4m3fn: torch.uint8}
+                codes = t.view(wide.get(t.dtype, t.dtype))
                 tensors[name] = (file.get_slice(name).get_dtype(), codes.numpy())
     assert tensors.keys() == weight_map.keys()
     return tensors
@@ -105,6 +106,41 @@ def test_w8a8_is_quantised_once(tmp_path, name):
     assert {k: v for k, v in contents(again).items() if k != "convert.json"} == {
         k: v for k, v in contents(tmp_path / "out").items() if k != "convert.json"
     }
+
+
+@pytest.mark.parametrize("name", ["v32-fp8", "glm-fused", "k2-dynamic", "v3-mtp"])
+def test_packed_is_the_same_model(tmp_path, name):
+    """Experts in blocks, everything else as it was: the same bits, whatever memory holds."""
+    checkpoint = made.make(*made.SETS[name])
+    source, out = checkpoint.write(tmp_path / "in"), tmp_path / "out"
+    converted(source, out, "--format", "packed", *SMALL)
+    tensors, experts = read(out), 0
+    kept = {k: t for k, t in checkpoint.tensors.items() if ".mlp.experts." not in k and "layers.3." not in k}
+    for key, (dtype, codes) in tensors.items():
+        if key in kept:
+            wanted = kept.pop(key)
+            assert dtype == wanted.dtype and codes.tobytes() == wanted.codes.tobytes()
+            continue
+        assert re.fullmatch(r"model\.layers\.[12]\.mlp\.experts\.packed", key) and len(codes) == 8
+        assert dtype == "U8" and codes.shape[1] % 4096 == 0
+        (path,) = [p for p in out.glob("*.safetensors") if key.encode() in p.read_bytes()[:4096]]
+        assert int.from_bytes(path.read_bytes()[:8], "little") % 4096 == 4088  # data begin at a multiple of 4096
+        experts += 1
+    assert not kept and experts == 2
+    args = ("--mode", "dense_bf16", "--text", "-", "--json")
+    bits, block = [], tensors["model.layers.1.mlp.experts.packed"][1].shape[1]
+    for folder, more in ((source, ()), (out, ()), (out, ("--expert-memory", 5 * block))):
+        report = json.loads(dsakit_command("run", folder, *args, *more, stdin=b"A text of bytes." * 9))
+        bits.append(report["modes"]["dense_bf16"]["bits_per_token"])
+    assert bits[0] == bits[1] == bits[2] > 0
+    assert report["experts"]["read"] > 0
+    plan = json.loads(dsakit_command("plan", out, "--json"))
+    assert plan["expert_bytes"] == pytest.approx(block, rel=1e-3)
+    converted(out, tmp_path / "again", "--format", "packed", *SMALL)
+    ours = contents(out)
+    assert {k for k, v in contents(tmp_path / "again").items() if v != ours[k]} == {"convert.json"}
+    message = converted(out, tmp_path / "back", "--format", "bf16", status=3)
+    assert "experts.0.gate_proj.weight is missing" in message
 
 
 @pytest.mark.parametrize("kind", made.KINDS)
@@ -184,8 +220,7 @@ def test_files_beside_the_weights(tmp_path, source):
 
 def test_refusals_come_before_anything_is_written(tmp_path, source):
     out = tmp_path / "out"
-    assert "format is packed, wanted bf16 or w8a8" in converted(source, out, "--format", "packed", status=2)
-    assert "format is fp4, wanted bf16 or w8a8" in converted(source, out, "--format", "fp4", status=2)
+    assert "format is fp4, wanted bf16, w8a8 or packed" in converted(source, out, "--format", "fp4", status=2)
     assert "layers is 3, wanted" in converted(source, out, "--format", "bf16", "--layers", "3", status=2)
     assert "static is no, wanted" in converted(source, out, "--format", "bf16", "--static", "no", status=2)
     assert "--format is required" in converted(source, out, status=2)

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -18,7 +19,9 @@
 #include "dsakit/error.hpp"
 #include "io/checkpoint.hpp"
 #include "io/json.hpp"
+#include "kernels/kernels.hpp"
 #include "layer/expert.hpp"
+#include "layer/experts.hpp"
 #include "layer/weights.hpp"
 
 namespace dsakit {
@@ -34,6 +37,10 @@ constexpr const char* kCompanions[] = {"generation_config.json", "tokenizer.json
   throw Error(status, "convert", what, "", got, wanted, why);
 }
 
+const char* name_of(TargetFormat format) {
+  return format == TargetFormat::bf16 ? "bf16" : format == TargetFormat::w8a8 ? "w8a8" : "packed";
+}
+
 /// A tensor that will be written.
 struct OutTensor {
   std::string name;
@@ -42,11 +49,14 @@ struct OutTensor {
   std::uint64_t bytes;
 };
 
-/// A tensor of the model, where it comes from and what becomes of it: tensors that follow each other in one file.
+/// A tensor of the model, or the experts of a layer; where it comes from and what becomes of it: tensors that follow
+/// each other in one file.
 struct Item {
-  enum How { copied, widened, quantised, as_codes } how;
-  io::StoredMatrix source;  // copied: only `weight`
-  std::vector<OutTensor> out;
+  enum How { copied, widened, quantised, as_codes, packed } how;
+  io::StoredMatrix source{};              // of what is widened, quantised or as_codes
+  std::vector<io::Place> places{};        // all that is read; copied: one for each of `out`
+  std::vector<OutTensor> out{};
+  std::optional<StoredExperts> experts{};  // packed
 
   std::uint64_t bytes() const {
     std::uint64_t sum = 0;
@@ -60,6 +70,18 @@ struct Shard {
   std::vector<const Item*> items;
   std::uint64_t bytes = 0;  // of the file
 };
+
+std::vector<io::Place> places_of(const io::StoredMatrix& m) {
+  std::vector<io::Place> places;
+  for (const io::Place& place : {m.weight, m.scale, m.offsets, m.input_scale, m.input_offset, m.bias})
+    if (place) places.push_back(place);
+  return places;
+}
+
+OutTensor as_it_is(const io::Place& place) {
+  const io::FileTensor& t = *place.tensor;
+  return {t.name, t.type->name, {t.shape.begin(), t.shape.begin() + t.rank}, t.bytes()};
+}
 
 bool is_float(const io::Place& place) {
   const DType type = place.tensor->type->dtype;
@@ -105,16 +127,19 @@ bool is_int8(const ModelTensor& t) {
 Item item_of(const io::Checkpoint& checkpoint, const ModelTensor& t, TargetFormat format) {
   const std::uint64_t count = std::uint64_t(t.parameters());
   if (t.shape.size() == 1 || !(t.quantised || t.part == Part::embedding || t.part == Part::head)) {
-    Item item{Item::copied, {}, {}};  // norms, biases, router and the like keep the digits they have
-    item.source.weight = checkpoint.tensor(t.name, t.shape);
-    const io::FileDType& type = *item.source.weight.tensor->type;
-    if (!is_float(item.source.weight))
-      throw Error(Status::unsupported, "load", item.source.weight.shown(), "", std::string("is stored as ") + type.name,
-                  "BF16, F16 or F32");
-    item.out = {{t.name, type.name, t.shape, item.source.weight.tensor->bytes()}};
+    const io::Place place = checkpoint.tensor(t.name, t.shape);  // norms, router and the like keep their digits
+    if (!is_float(place))
+      throw Error(Status::unsupported, "load", place.shown(), "",
+                  std::string("is stored as ") + place.tensor->type->name, "BF16, F16 or F32");
+    return {.how = Item::copied, .places = {place}, .out = {as_it_is(place)}};
+  }
+  Item item{.how = Item::widened, .source = source_matrix(checkpoint, t)};
+  item.places = places_of(item.source);
+  if (format == TargetFormat::packed) {
+    item.how = Item::copied;
+    for (const io::Place& place : item.places) item.out.push_back(as_it_is(place));
     return item;
   }
-  Item item{Item::widened, source_matrix(checkpoint, t), {}};
   if (format == TargetFormat::w8a8 && is_int8(t)) {
     item.how = item.source.format == io::WeightFormat::int8 ? Item::as_codes : Item::quantised;
     const std::vector<std::int64_t> column = {t.shape[0], 1};
@@ -128,10 +153,24 @@ Item item_of(const io::Checkpoint& checkpoint, const ModelTensor& t, TargetForma
   return item;
 }
 
+/// The experts of a layer in blocks, as they lie in memory.
+Item packed_item(const io::Checkpoint& checkpoint, std::int64_t layer) {
+  Item item{.how = Item::packed, .experts = find_experts(checkpoint, layer, {})};
+  const StoredExperts& experts = *item.experts;
+  if (experts.packed) item.places = {experts.packed};
+  for (const StoredMlp& expert : experts.expert)
+    for (const io::StoredMatrix& m : expert.matrix)
+      for (const io::Place& place : places_of(m)) item.places.push_back(place);
+  const std::uint64_t block = experts.layout.bytes();
+  item.out = {{packed_experts_name(layer), "U8", {experts.count, std::int64_t(block)},
+               std::uint64_t(experts.count) * block}};
+  return item;
+}
+
 /// MISSING_TENSOR if some of it has not been fetched.
-void require_here(const io::StoredMatrix& m) {
-  for (const io::Place& place : {m.weight, m.scale, m.offsets, m.input_scale, m.input_offset, m.bias})
-    if (place && !place.file->has(*place.tensor)) {
+void require_here(const Item& item) {
+  for (const io::Place& place : item.places)
+    if (!place.file->has(*place.tensor)) {
       const std::uint64_t begin = place.file->data_start() + place.tensor->begin;
       refuse(Status::missing_tensor, place.shown(), "is not here",
              "bytes " + std::to_string(begin) + ".." + std::to_string(begin + place.tensor->bytes() - 1));
@@ -139,17 +178,22 @@ void require_here(const io::StoredMatrix& m) {
 }
 
 std::string header_of(const std::vector<const Item*>& items) {
+  const bool packed = items[0]->how == Item::packed;  // alone in its file
   std::string header = "{";
+  if (packed)
+    header += std::string("\"__metadata__\":{\"") + kPackedLayoutKey + "\":\"" + kPackedLayout + "\",\"" +
+              kPackedFormatKey + "\":\"" + name_of(items[0]->experts->layout.format()) + "\"}";
   std::uint64_t at = 0;
   for (const Item* item : items)
     for (const OutTensor& t : item->out) {
-      header += (at || header.size() > 1 ? "," : "") + io::json_quoted(t.name) + ":{\"dtype\":\"" + t.type +
+      header += (header.size() > 1 ? "," : "") + io::json_quoted(t.name) + ":{\"dtype\":\"" + t.type +
                 "\",\"shape\":" + io::shape_text(t.shape.data(), int(t.shape.size())) + ",\"data_offsets\":[" +
                 std::to_string(at) + "," + std::to_string(at + t.bytes) + "]}";
       at += t.bytes;
     }
   header += "}";
-  header.resize((header.size() + 7) / 8 * 8, ' ');  // data begin at a multiple of 8
+  const std::size_t multiple = packed ? 4096 : 8;  // where data begin, behind the length of the header
+  header.resize((header.size() + 8 + multiple - 1) / multiple * multiple - 8, ' ');
   return header;
 }
 
@@ -209,16 +253,20 @@ class Conversion {
       if (selection.layers[i]) checkpoint_.require_known_tensors(std::int64_t(i), 1, part);
     for_each_tensor(c, [&](const ModelTensor& t) {
       if (t.part == Part::mtp || !selection.holds(t.name, c)) return;
-      items_.push_back(item_of(checkpoint_, t, options_.format));
-      require_here(items_.back().source);
+      if (options_.format != TargetFormat::packed || t.part != Part::routed_experts)
+        items_.push_back(item_of(checkpoint_, t, options_.format));
+      else if (t.name.ends_with(".experts.0.gate_proj.weight"))
+        items_.push_back(packed_item(checkpoint_, layer_name(t.name).layer));
     });
+    for (const Item& item : items_) require_here(item);
   }
 
   void cut_shards() {
     std::vector<std::vector<const Item*>> cut(1);
     std::uint64_t size = 0;
     for (const Item& item : items_) {
-      if (!cut.back().empty() && size + item.bytes() > options_.shard_bytes) cut.emplace_back(), size = 0;
+      const bool alone = item.how == Item::packed || (!cut.back().empty() && cut.back()[0]->how == Item::packed);
+      if (!cut.back().empty() && (alone || size + item.bytes() > options_.shard_bytes)) cut.emplace_back(), size = 0;
       cut.back().push_back(&item);
       size += item.bytes();
     }
@@ -233,16 +281,14 @@ class Conversion {
     }
   }
 
-  std::string stem() const { return options_.format == TargetFormat::bf16 ? "model" : "quant_model_weights"; }
+  std::string stem() const { return options_.format == TargetFormat::w8a8 ? "quant_model_weights" : "model"; }
 
   /// Source files by name, size and hash: of config.json, and of a shard's header with the first bytes that are used,
   /// since other models of the same sizes have the same headers.
   void describe_job() {
     std::map<const io::SafetensorsFile*, const io::FileTensor*> used;
     for (const Item& item : items_)
-      for (const io::Place& place : {item.source.weight, item.source.scale, item.source.offsets,
-                                     item.source.input_scale, item.source.input_offset, item.source.bias})
-        if (place) used.emplace(place.file, place.tensor);
+      for (const io::Place& place : item.places) used.emplace(place.file, place.tensor);
     const std::string config = io::text_of(options_.checkpoint + "/config.json");
     std::string source = "[\n  " + source_text("config.json", config.size(), config);
     for (const io::SafetensorsFile& file : checkpoint_.files()) {
@@ -255,7 +301,7 @@ class Conversion {
       file.read(*at->second, 0, hashed.data() + hashed.size() - some, some);
       source += ",\n  " + source_text(file.file().name(), file.data_start() + file.data_bytes(), hashed);
     }
-    job_ = {{"format", options_.format == TargetFormat::bf16 ? "\"bf16\"" : "\"w8a8\""},
+    job_ = {{"format", io::json_quoted(name_of(options_.format))},
             {"layers", options_.layers.empty() ? "\"all\"" : io::json_quoted(options_.layers)},
             {"attention_only", options_.attention_only ? "true" : "false"},
             {"static", options_.dequantise_static ? "\"dequantise\"" : "\"refuse\""},
@@ -355,11 +401,30 @@ class Conversion {
   }
 
   template <class Put>
+  static void copy(const io::Place& place, Put&& put) {
+    io::AlignedArray<std::byte> piece(std::size_t(std::min<std::uint64_t>(kPiece, place.tensor->bytes())));
+    for (std::uint64_t at = 0, all = place.tensor->bytes(); at < all; at += kPiece) {
+      const std::size_t some = std::size_t(std::min<std::uint64_t>(kPiece, all - at));
+      place.file->read(*place.tensor, at, piece.data(), some);
+      put(piece.data(), some);
+    }
+  }
+
+  template <class Put>
   void write_item(const Item& item, Put&& put) const {
     const io::StoredMatrix& m = item.source;
     if (item.how == Item::copied) {
-      const io::AlignedArray<std::byte> bytes = m.weight.file->read(*m.weight.tensor);
-      put(bytes.data(), bytes.size());
+      for (const io::Place& place : item.places) copy(place, put);
+      return;
+    }
+    if (item.how == Item::packed) {
+      const std::vector<std::byte> zeros(item.experts->layout.bytes());  // padding is never left to chance
+      io::AlignedArray<std::byte> block(zeros.size());
+      for (std::int64_t e = 0; e < item.experts->count; ++e) {
+        std::copy(zeros.begin(), zeros.end(), block.begin());
+        load_expert(*item.experts, e, block.data(), *supported_kernels().back());
+        put(block.data(), block.size());
+      }
       return;
     }
     const io::AlignedArray<float> scales = io::scales_of(m);
@@ -395,6 +460,9 @@ class Conversion {
     for (const char* name : kCompanions)
       if (const std::string path = options_.checkpoint + "/" + name; io::exists(path)) write(name, io::text_of(path));
     if (options_.format == TargetFormat::w8a8) write(kDescription, description());
+    if (const std::string path = options_.checkpoint + "/" + kDescription;
+        options_.format == TargetFormat::packed && io::exists(path))
+      write(kDescription, io::text_of(path));
     write(stem() + ".safetensors.index.json", index());
     write("config.json", config());
   }
@@ -424,8 +492,9 @@ class Conversion {
     const std::string text = io::read_json_object(options_.checkpoint + "/config.json", Status::invalid_config);
     std::string out;
     io::Json(text).members([&](const std::string& key, const io::Json& value) {
-      if (key == "quantization_config") return;
-      const bool type = key == "torch_dtype" || key == "dtype";
+      const bool as_stored = options_.format == TargetFormat::packed;
+      if (key == "quantization_config" && !as_stored) return;
+      const bool type = (key == "torch_dtype" || key == "dtype") && !as_stored;
       out += (out.empty() ? "\n " : ",\n ") + io::json_quoted(key) + ": " +
              (key == "num_nextn_predict_layers" ? "0" : type ? "\"bfloat16\"" : std::string(value.text()));
     });

@@ -10,6 +10,7 @@ namespace dsakit {
 enum class TargetFormat {
   bf16,  // every quantised weight as the number it stands for
   w8a8,  // msModelSlim's layout: int8 and a scale per row for q_a, q_b, kv_a, wq_b and all MLPs, the rest as for bf16
+  packed,  // every tensor as it is stored, but the experts of a layer in blocks as they lie in memory: one read each
 };
 
 struct ConvertOptions {
@@ -37,8 +38,7 @@ using ConvertProgress = std::function<void(std::uint64_t done, std::uint64_t all
 /// for a folder that has been begun, files that are not ours, or another process at work in it: CONFLICT. Everything
 /// that can be known before, missing tensors and missing room on the disk, is refused before the first shard.
 ///
-/// Memory: some buffers; the router of a layer and its norms are the largest tensors read at once. MTP layers are left
-/// out.
+/// Memory: some buffers, and of packed experts one. MTP layers are left out.
 ///
 /// `progress` is called after each step on disk; whatever it throws ends the work.
 ConvertReport convert(const ConvertOptions& options, const ConvertProgress& progress = {});

@@ -17,6 +17,7 @@
 #include "io/shard_index.hpp"
 #include "io/stored_matrix.hpp"
 #include "layer/cache.hpp"
+#include "layer/experts.hpp"
 
 namespace dsakit {
 namespace {
@@ -127,11 +128,15 @@ Storage storage_of(const ModelTensor& t, const io::ModelConfig& config, const Fo
   if (const io::FileTensor* stored = folder.find(t.name)) return {stored->type->name, stored->bytes()};
   if (const io::FileTensor* fused = folder.find(fused_name(t.name)))
     return {fused->type->name, std::uint64_t(t.parameters() * fused->type->bits / 8)};
+  const std::int64_t layer = layer_name(t.name).layer;
+  if (const io::FileTensor* blocks = t.part == Part::routed_experts ? folder.find(packed_experts_name(layer)) : nullptr)
+    return {"packed", blocks->bytes() / std::uint64_t(3 * config.moe.n_routed_experts)};
   return expected_storage(t, config, folder);
 }
 
 /// Bytes of a tensor in memory: one for a weight stored in one, but those that are absorbed or multiply in bf16.
 double bytes_in_memory(const ModelTensor& t, const Storage& storage) {
+  if (storage.format == "packed") return double(storage.bytes);
   if (t.part == Part::router) return 4.0 * double(t.parameters());
   const bool widened = t.name.ends_with("kv_b_proj.weight") ||
                        (t.name.ends_with("o_proj.weight") && storage.format == "I8");
