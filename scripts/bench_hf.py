@@ -3,13 +3,12 @@
 """A decode step of one DeepSeek-V3.2 layer (its attention's sizes, an MLP of width 2048) in transformers: eager, and with
 dsakit.hf, in one run, with the same threads and the same cached tokens, which are put into the caches directly.
 
-    .venv/bin/python scripts/bench_hf.py [--tokens 2048 8192 32768] [--mode sparse_bf16 ...] [--memory 8]
+    .venv/bin/python scripts/bench_hf.py [--tokens 2048 8192 32768] [--rounds 5] [--memory 5.5]
 
-A run of eager that would take more than --memory GB is left out, and said to be.
+A step of eager that would take more than --memory GB is left out, and said to be.
 """
 
 import argparse
-import statistics
 import time
 
 import torch
@@ -39,7 +38,6 @@ SIZES = dict(
     bos_token_id=None,
     eos_token_id=None,
 )
-WEIGHTS = 2.6e8  # of the model
 
 
 def model_of(dtype):
@@ -83,64 +81,66 @@ def paged_cache(model, rows, tokens):
 
 
 @torch.no_grad()
-def step(model, cache, seconds=3):
-    """Milliseconds of a step of one token, which is taken back each time: the median, after one that is not counted."""
-    token, times = torch.tensor([[65]]), []
-    while len(times) < 4 or sum(times[1:]) < seconds:
-        start = time.perf_counter()
-        logits = model(token, past_key_values=cache).logits
-        times.append(time.perf_counter() - start)
-        cache.crop(-1)
-        if len(times) == 3 and sum(times) > 10 * seconds:
-            break
-    return 1e3 * statistics.median(times[1:]), logits.float()
+def step(model, cache):
+    """Milliseconds of a step of one token, which is taken back; its logits."""
+    start = time.perf_counter()
+    logits = model(torch.tensor([[65]]), past_key_values=cache).logits
+    seconds = time.perf_counter() - start
+    cache.crop(-1)
+    return 1e3 * seconds, logits.float()
 
 
 def eager_bytes(tokens, dtype):
     """Expanded keys and values, the keys beside their rotated part, the values once more in order."""
     heads, nope, rope, value = 128, 128, 64, 128
-    return tokens * heads * (2 * nope + rope + 2 * value) * dtype.itemsize + WEIGHTS * dtype.itemsize
+    return tokens * heads * (2 * nope + rope + 2 * value) * dtype.itemsize
+
+
+def compare(tokens, models, rounds, memory):
+    """Rounds of one step of each, one after the other, and the least of each: what else the machine does can only add."""
+    caches, times, logits = {}, {}, {}
+    for name, model in models.items():
+        if "eager" not in name:
+            caches[name] = paged_cache(model, rows_of(tokens), tokens)
+        elif (needed := eager_bytes(tokens, model.dtype)) <= memory * 1e9:
+            caches[name] = eager_cache(model, rows_of(tokens), model.dtype)
+        else:
+            print(f"{tokens:6} tokens  {name:19} left out: {needed / 1e9:.1f} GB")
+    for name, cache in caches.items():
+        step(models[name], cache)  # not counted
+    for _ in range(rounds):
+        for name, cache in caches.items():
+            ms, logits[name] = step(models[name], cache)
+            times.setdefault(name, []).append(ms)
+    least = {name: min(ms) for name, ms in times.items()}
+    best = min((ms for name, ms in least.items() if "eager" in name), default=float("nan"))
+    exact = logits.get("eager float32")
+    for name, ms in least.items():
+        line = f"{tokens:6} tokens  {name:19} {ms:9.1f} ms"
+        if "eager" not in name:
+            line += f"  {best / ms:6.1f} x the best eager, cache {caches[name].layers[0].nbytes / 1e6:.1f} MB"
+        if exact is not None and name in ("eager bfloat16", "dsakit sparse_bf16"):  # int8 caches hold other numbers
+            line += f"; logits {100 * float((logits[name] - exact).norm() / exact.norm()):.1f} % from float32"
+        print(line, flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--tokens", type=int, nargs="+", default=[2048, 8192, 32768])
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
-        "--mode", nargs="+", default=["sparse_bf16", "sparse_w8a8"], choices=["sparse_bf16", "sparse_w8a8"]
+        "--memory", type=float, default=5.5, help="GB that a step of eager may take, beside 3 GB of models"
     )
-    parser.add_argument("--memory", type=float, default=8, help="GB that a run of eager may take")
     args = parser.parse_args()
     torch.set_num_threads(dsakit.get_num_threads())
-    print(
-        f"{dsakit.get_num_threads()} threads, {dsakit.info()['isa']}; transformers {transformers.__version__}, torch {torch.__version__}"
-    )
-    best, said = {}, {}
-    for dtype in (torch.float32, torch.bfloat16):
-        name = str(dtype).removeprefix("torch.")
-        model = None
-        for tokens in args.tokens:
-            if (needed := eager_bytes(tokens, dtype)) > args.memory * 1e9:
-                print(f"{tokens:6} tokens  eager {name:12} left out: {needed / 1e9:.1f} GB")
-                continue
-            model = model or model_of(dtype)
-            ms, logits = step(model, eager_cache(model, rows_of(tokens), dtype))
-            print(f"{tokens:6} tokens  eager {name:12} {ms:9.1f} ms", flush=True)
-            if ms < best.get(tokens, float("inf")):
-                best[tokens], said[tokens] = ms, logits
-    model = None
-    for mode in args.mode:
-        model = model_of(torch.bfloat16)
+    versions = f"transformers {transformers.__version__}, torch {torch.__version__}"
+    print(f"{dsakit.get_num_threads()} threads, {dsakit.info()['isa']}; {versions}")
+    models = {f"eager {name}": model_of(getattr(torch, name)) for name in ("float32", "bfloat16")}
+    for mode in ("sparse_bf16", "sparse_w8a8"):
+        models[f"dsakit {mode}"] = model = model_of(torch.bfloat16)
         hf.accelerate(model, mode=mode)
-        for tokens in args.tokens:
-            cache = paged_cache(model, rows_of(tokens), tokens)
-            ms, logits = step(model, cache)
-            line = f"{tokens:6} tokens  dsakit {mode:11} {ms:9.1f} ms"
-            if tokens in best:
-                line += f"  {best[tokens] / ms:6.1f} x the best eager"
-            if tokens in best and mode == "sparse_bf16":  # the int8 caches hold other numbers
-                distance = ((logits - said[tokens]).norm() / said[tokens].norm()).item()
-                line += f", logits {100 * distance:.1f} % from its"
-            print(f"{line}, cache {cache.layers[0].nbytes / 1e6:.1f} MB", flush=True)
+    for tokens in args.tokens:
+        compare(tokens, models, args.rounds, args.memory)
 
 
 if __name__ == "__main__":
