@@ -13,6 +13,7 @@
 #include "arrays.hpp"
 #include "core/check.hpp"
 #include "layer/layer.hpp"
+#include "layer/tensor_experts.hpp"
 #include "layer/tensor_source.hpp"
 #include "module.hpp"
 
@@ -151,6 +152,30 @@ class TensorLayer {
 }  // namespace
 
 void bind_hf(nb::module_& m) {
+  nb::class_<TensorExperts>(m, "TensorExperts", "The routed experts of one layer, of weights in memory.")
+      .def(
+          "__init__",
+          [](TensorExperts* self, nb::handle gate_up, nb::handle down) {
+            Arrays arrays("experts");
+            const Tensor g = arrays.read(gate_up.ptr(), "gate_up_proj", false),
+                         d = arrays.read(down.ptr(), "down_proj", false);
+            const nb::gil_scoped_release release;
+            new (self) TensorExperts(g, d);
+          },
+          nb::arg("gate_up"), nb::arg("down"))
+      .def(
+          "forward",
+          [](const TensorExperts& self, nb::handle x, nb::handle expert, nb::handle weight, nb::handle out) {
+            Arrays arrays("experts");
+            const Tensor tx = arrays.read(x.ptr(), "hidden_states", false),
+                         te = arrays.read(expert.ptr(), "top_k_index", false),
+                         tw = arrays.read(weight.ptr(), "top_k_weights", false),
+                         to = arrays.read(out.ptr(), "out", true);
+            const nb::gil_scoped_release release;
+            self.forward(tx, te, tw, to, context());
+          },
+          nb::arg("hidden_states"), nb::arg("top_k_index"), nb::arg("top_k_weights"), nb::arg("out"))
+      .def_prop_ro("nbytes", &TensorExperts::bytes);
   nb::class_<BatchCache>(m, "BatchCache", "The caches of a batch in one layer; rows share pages.")
       .def(
           "__init__", [](BatchCache* self, const TensorLayer& layer) { new (self) BatchCache(layer.make_cache()); },

@@ -49,6 +49,7 @@ EXCEPTIONS = {
     ("python", "io/safetensors.hpp"): "dsakit.load_safetensors",
     ("python", "layer/layer.hpp"): "dsakit.hf: a layer of another configuration, caches that share pages",
     ("python", "layer/tensor_source.hpp"): "dsakit.hf: weights in memory",
+    ("python", "layer/tensor_experts.hpp"): "dsakit.hf: experts of weights in memory",
     ("python", "ops/lightning_indexer_prolog_quant/problem.hpp"): "its door alone, before a cache is copied",
     ("python", "ops/mla_indexer_prolog_quant/problem.hpp"): "its door alone, before a cache is copied",
     ("python", "ops/pypto/pypto.hpp"): "what programs of dsakit.pypto are made of",

@@ -50,8 +50,11 @@ def made(kind, **changes):
     state = {name: w for name, w in state.items() if ".indexer." not in name or full[int(name.split(".")[2])]}
     name = CLASSES[kind]
     config = getattr(transformers, name + "Config")(**config, attn_implementation="eager")
+    torch.manual_seed(1)
     model = getattr(transformers, name + "ForCausalLM")(config)
-    model.load_state_dict(state)
+    sparse = changes.get("first_k_dense_replace", 4)  # layers from there on keep the random experts they were born with
+    state = {name: w for name, w in state.items() if ".mlp." not in name or int(name.split(".")[2]) < sparse}
+    assert not model.load_state_dict(state, strict=sparse == 4).unexpected_keys
     return model.eval()
 
 
@@ -300,6 +303,54 @@ def test_weights_go_and_come_back(tmp_path):
             call()
 
 
+MIXTURE = dict(first_k_dense_replace=2, moe_intermediate_size=80, num_experts_per_tok=3, initializer_range=0.05)
+
+
+@torch.no_grad()
+def test_experts_follow_the_formula():
+    """Rounded to bf16: x, weights, what comes between the products. A row has the bits it has alone."""
+    model = made("v32", **MIXTURE)
+    module = model.model.layers[2].mlp.experts
+    rounded = lambda t: t.bfloat16().double()
+    x = torch.randn(50, 256)
+    weights = torch.rand(50, 3)
+    index = torch.stack([torch.randperm(8)[:3] for _ in range(50)])
+    index[7, 1] = 8  # nobody
+    wanted = torch.zeros(50, 256, dtype=torch.float64)
+    for t in range(50):
+        for e, w in zip(index[t].tolist(), weights[t].tolist()):
+            if e < 8:
+                gate, up = (rounded(module.gate_up_proj[e]) @ rounded(x[t])).chunk(2)
+                wanted[t] += w * (rounded(module.down_proj[e]) @ rounded(torch.nn.functional.silu(gate) * up))
+    hf.accelerate(model, experts=True)
+    out = module(x, index, weights)
+    assert rms(out - wanted) < 1e-3 * rms(wanted)
+    assert torch.equal(module(x[5:9], index[5:9], weights[5:9]), out[5:9])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_with_its_experts(kind, tmp_path):
+    model = made(kind, **MIXTURE)
+    ids = torch.cat([tokens(0, 200), tokens(9000, 200)])
+    exact = logits_of(model, ids)
+    half = copy.deepcopy(model).bfloat16()
+    theirs = rms(logits_of(half, ids) - exact)
+    before = {name: w.clone() for name, w in model.state_dict().items()}
+    report = hf.accelerate(model, keep_weights=True, experts=True)
+    assert report.experts == 2 and model.state_dict().keys() == before.keys()
+    assert 0 < rms(logits_of(model, ids) - exact) <= 1.2 * theirs
+    model.train()
+    assert refusal(lambda: model.model.layers[2].mlp.experts(*[None] * 3)) == "UNSUPPORTED model"
+    model.eval()
+    hf.restore(model)
+    assert torch.equal(logits_of(model, ids), exact)
+    released = sum(w.nbytes for name, w in half.state_dict().items() if ".experts." in name or ".self_attn." in name)
+    assert hf.accelerate(half, experts=True).released_bytes == released
+    assert rms(logits_of(half, ids) - exact) <= 1.2 * theirs
+    with pytest.raises(NotImplementedError, match="keep_weights=True"):
+        half.model.layers[2].mlp.state_dict()
+
+
 def refusal(call):
     with pytest.raises(dsakit.Error) as caught:
         call()
@@ -344,7 +395,13 @@ def test_what_accelerate_refuses():
     assert changed(lambda m: setattr(m.model.layers[1], "self_attn", other)) == "UNSUPPORTED layers[?].self_attn"
     assert refusal(lambda: hf.accelerate(torch.nn.Linear(3, 3))) == "UNSUPPORTED model"
     model = made("v32")
-    assert refusal(lambda: hf.accelerate(model, experts=True)) == "UNSUPPORTED experts"
+    assert refusal(lambda: hf.accelerate(model, experts=True)) == "INVALID_ARGUMENT experts"
+    mixture = made("v32", **MIXTURE)
+    mixture.set_experts_implementation("dsakit")
+    assert refusal(lambda: logits_of(mixture, tokens(0, 5))) == "UNSUPPORTED experts_implementation"
+    mixture.model.layers[3].mlp.experts.act_fn = torch.nn.GELU()
+    said = refusal(lambda: hf.accelerate(mixture, experts=True))
+    assert said == "UNSUPPORTED model.layers.3.mlp.experts.act_fn"
     assert refusal(lambda: hf.restore(model)) == "INVALID_ARGUMENT model"
     for how in (dict(mode="fast"), dict(page_size=0)):
         with pytest.raises(ValueError):
@@ -450,7 +507,7 @@ def test_the_example():
     command = [sys.executable, script, TINY, "--tokens", "8", "--beams", "2"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "Report(layers=4, mode='sparse_bf16'" in done.stdout
+    assert "Report(layers=4, experts=0, mode='sparse_bf16'" in done.stdout
     assert done.stdout.endswith("8 of 8 tokens as transformers said them\n"), done.stdout
 
 

@@ -15,11 +15,13 @@ import weakref
 from typing import Any, NamedTuple
 
 import transformers
+from transformers.integrations.moe import ExpertsInterface
 from transformers.masking_utils import causal_mask_function, sdpa_mask
 
 from ..errors import shown
 from .attention import Attention, kind_of, layer_of
 from .cache import PagedLayer
+from .experts import compute, experts_in, give_back, take
 from .indices import attend_to_indices
 from .refusals import refuse
 
@@ -30,6 +32,7 @@ class Report(NamedTuple):
     """What `accelerate` has done. Bytes: of the weights as dsakit keeps them, and of those it took out of the model."""
 
     layers: int
+    experts: int  # layers whose routed experts are ours
     mode: str
     page_size: int
     weight_bytes: int
@@ -37,9 +40,10 @@ class Report(NamedTuple):
 
 
 class _Change(NamedTuple):
-    implementation: str  # that the model had before
+    implementations: tuple[str, str]  # that the model had before: attention's, experts'
     configs: list[Any]
     replaced: list[tuple[Any, Attention, Any]]  # decoder layer, ours, what it had (None: released)
+    experts: list[Any]
 
 
 _changes: weakref.WeakKeyDictionary[Any, _Change] = weakref.WeakKeyDictionary()
@@ -53,16 +57,15 @@ def accelerate(
     mode           one of those of dsakit.Model; None: "sparse_bf16", without indexers "dense_bf16"
     page_size      tokens in a page of the caches
     keep_weights   leave the attention's weights in the model, so that it can be saved, and restored by `restore`
-    experts        compute its experts too: not offered yet
+    experts        compute its routed experts too
     """
-    if experts:
-        refuse("UNSUPPORTED", "experts", "is True", "False (the experts stay with transformers)")
     layers = [module for module in model.modules() if hasattr(module, "self_attn")]
     if any(isinstance(layer.self_attn, Attention) for layer in layers):
         refuse("CONFLICT", "model", "is accelerated already", "one that is not, or restore(model) first")
     if not layers:
         refuse("UNSUPPORTED", "model", f"is a {type(model).__name__}", "a model with layers that have self_attn")
     kinds = [kind_of(layer.self_attn) for layer in layers]
+    mixtures = experts_in(model) if experts else {}
     if mode is None:
         has_indexer = any(getattr(layer.self_attn, "indexer", None) is not None for layer in layers)
         mode = "sparse_bf16" if has_indexer else "dense_bf16"
@@ -76,9 +79,15 @@ def accelerate(
         parent.self_attn = ours
         replaced.append((parent, ours, child if keep_weights else None))
     configs = [m.config for m in model.modules() if isinstance(m, transformers.PreTrainedModel)]
-    _changes[model] = _Change(model.config._attn_implementation, configs, replaced)
+    for name, module in mixtures.items():
+        released += take(module, name, keep_weights)
+        weight_bytes += module._dsakit.nbytes
+    before = (model.config._attn_implementation, model.config._experts_implementation)
+    _changes[model] = _Change(before, configs, replaced, list(mixtures.values()))
     model.set_attn_implementation("dsakit")
-    return Report(len(layers), mode, page_size, weight_bytes, released)
+    if mixtures:
+        model.set_experts_implementation("dsakit")
+    return Report(len(layers), len(mixtures), mode, page_size, weight_bytes, released)
 
 
 def restore(model: Any) -> None:
@@ -91,8 +100,13 @@ def restore(model: Any) -> None:
     for parent, ours, original in change.replaced:
         original.train(ours.training)
         parent.self_attn = original
+    for module in change.experts:
+        give_back(module)
     del _changes[model]
-    model.set_attn_implementation(change.implementation)
+    attention, experts = change.implementations
+    model.set_attn_implementation(attention)
+    if change.experts:
+        model.set_experts_implementation(experts)
 
 
 def _padding_mask(
@@ -114,5 +128,6 @@ def _refuse_unchanged(*args: Any, **kwargs: Any) -> Any:
 
 transformers.AttentionMaskInterface.register("dsakit", _padding_mask)
 transformers.AttentionInterface.register("dsakit", _refuse_unchanged)
+ExpertsInterface.register("dsakit", compute)
 transformers.AttentionMaskInterface.register("dsakit_indices", sdpa_mask)
 transformers.AttentionInterface.register("dsakit_indices", attend_to_indices)

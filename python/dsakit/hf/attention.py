@@ -52,13 +52,17 @@ def kind_of(module: Any) -> Kind:
             refuse("UNSUPPORTED", f"{where}.{name}", f"is a {type(projection).__name__}", "a plain nn.Linear")
         if projection.bias is not None:
             refuse("UNSUPPORTED", f"{where}.{name}", "has a bias", "none")
+    check_parameters(where, module)
+    return kind
+
+
+def check_parameters(where: str, module: Any) -> None:
     for name, parameter in module.named_parameters():
         if parameter.device.type != "cpu":
             refuse("INVALID_DEVICE", f"{where}.{name}", f"is on {parameter.device}", "cpu")
         if parameter.dtype not in (torch.bfloat16, torch.float16, torch.float32):
             got = f"is {str(parameter.dtype).removeprefix('torch.')}"
             refuse("INVALID_DTYPE", f"{where}.{name}", got, "bfloat16, float16 or float32")
-    return kind
 
 
 def layer_of(module: Any, kind: Kind, mode: str, page_size: int) -> TensorLayer:
@@ -82,21 +86,15 @@ def layer_of(module: Any, kind: Kind, mode: str, page_size: int) -> TensorLayer:
     return TensorLayer(sizes, weights, mode, page_size, module.scaling, epsilons)
 
 
-class _WithoutGradient(torch.autograd.Function):
+class WithoutGradient(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden: torch.Tensor, attention: Attention, compute: Any) -> torch.Tensor:
-        ctx.attention = attention
+    def forward(ctx: Any, hidden: torch.Tensor, name: str, compute: Any) -> torch.Tensor:
+        ctx.name = name
         return compute(hidden)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        index = ctx.attention.layer_idx
-        refuse(
-            "UNSUPPORTED",
-            f"layers[{index}].self_attn",
-            "is asked for gradients",
-            "inference, or dsakit.hf.restore(model)",
-        )
+        refuse("UNSUPPORTED", ctx.name, "is asked for gradients", "inference, or dsakit.hf.restore(model)")
 
 
 class Attention(nn.Module):
@@ -112,7 +110,7 @@ class Attention(nn.Module):
             for name, child in original.named_children():
                 self.add_module(name, child)
         else:
-            self.register_state_dict_pre_hook(_refuse_to_save)
+            self.register_state_dict_pre_hook(refuse_to_save)
         self.train(original.training)
 
     def extra_repr(self) -> str:
@@ -148,7 +146,7 @@ class Attention(nn.Module):
             return self._attend(hidden, position_embeddings, cache.rows, new, selection)
 
         if torch.is_grad_enabled() and hidden_states.requires_grad:
-            out = _WithoutGradient.apply(hidden_states, self, compute)
+            out = WithoutGradient.apply(hidden_states, f"layers[{self.layer_idx}].self_attn", compute)
         else:
             out = compute(hidden_states)
         cache.grown(new, count)
@@ -209,6 +207,6 @@ def _unfolded(t: torch.Tensor, batch: int, count: int, new: torch.Tensor | None,
     return whole
 
 
-def _refuse_to_save(module: Attention, prefix: str, keep_vars: bool) -> None:
+def refuse_to_save(module: Any, prefix: str, keep_vars: bool) -> None:
     wanted = "restore(model), after accelerate(model, keep_weights=True)"
     refuse("UNSUPPORTED", prefix.removesuffix("."), "has released its weights", wanted)
