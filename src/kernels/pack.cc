@@ -4,9 +4,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/float16.hpp"
-#include "kernels/e4m3.hpp"
-
 namespace dsakit {
 namespace {
 
@@ -96,13 +93,6 @@ void pack_panel_i8(const MatrixSource& w, std::int64_t panel, std::int8_t* out, 
     for (int c = 0; c < kPanel; ++c)
       column_sums[c] += std::int16_t(std::int16_t(group[0][c] + group[1][c]) + std::int16_t(group[2][c] + group[3][c]));
   });
-}
-
-
-bf16 number_at(const ScaledPanel& panel, std::int64_t p, int column) noexcept {
-  const int code = panel.codes[Panel<e4m3>::at(p, column)].bits;
-  const float size = kE4m3Magnitudes.of[code & 127];
-  return to_bf16((code & 128 ? -size : size) * panel.scales[p / kScaleRows]);
 }
 
 }  // namespace dsakit

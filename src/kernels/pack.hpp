@@ -19,8 +19,6 @@ struct MatrixSource {
 };
 
 void pack_panel_bf16(const MatrixSource& w, std::int64_t panel, bf16* out) noexcept;
-/// The number of row p and a column of a panel: bf16(fp32(code * scale)).
-bf16 number_at(const ScaledPanel& panel, std::int64_t p, int column) noexcept;
 void pack_panel_i8(const MatrixSource& w, std::int64_t panel, std::int8_t* out, std::int32_t* column_sums) noexcept;
 
 }  // namespace dsakit

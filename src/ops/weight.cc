@@ -8,7 +8,9 @@
 #include <cstring>
 #include <new>
 
+#include "core/float16.hpp"
 #include "dsakit/packed_weight.hpp"
+#include "kernels/e4m3.hpp"
 
 namespace dsakit {
 namespace {
@@ -46,10 +48,21 @@ Weight::PanelI8 Weight::panel_i8(std::int64_t panel, std::byte* scratch) const {
   return {codes, sums};
 }
 
+namespace {
+
+/// The number of row p and a column: bf16(fp32(code * scale)).
+float number_at(const ScaledPanel& panel, std::int64_t p, int column) {
+  const int code = panel.codes[Panel<e4m3>::at(p, column)].bits;
+  const float size = kE4m3Magnitudes.of[code & 127];
+  return to_float(to_bf16((code & 128 ? -size : size) * panel.scales[p / kScaleRows]));
+}
+
+}  // namespace
+
 float Weight::at(std::int64_t matrix, std::int64_t row, std::int64_t column) const {
   std::int64_t offset;
   const std::byte* base;
-  if (scales) return to_float(number_at(scaled_panel(column / kPanel), row, int(column % kPanel)));
+  if (scales) return number_at(scaled_panel(column / kPanel), row, int(column % kPanel));
   if (packed) {
     base = packed + matrix * batch_stride;
     offset = dtype == DType::i8 ? Panels<std::int8_t>::at(k, row, column) : Panels<bf16>::at(k, row, column);
