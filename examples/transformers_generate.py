@@ -3,8 +3,8 @@
 
     python examples/transformers_generate.py MODEL [--prompt TEXT] [--tokens 40] [--mode MODE] [--beams N]
 
-MODEL is a checkpoint folder of DeepSeek-V3.2, GLM-5 or DeepSeek-V3 that transformers can load; without a tokenizer its tokens are
-bytes, as in the small model of the wheel.
+MODEL is a checkpoint folder of DeepSeek-V3.2, GLM-5 or DeepSeek-V3 that transformers can load; without a tokenizer its
+tokens are bytes, as in the small model of the wheel.
 """
 
 import argparse

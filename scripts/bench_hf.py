@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A decode step of one DeepSeek-V3.2 layer (its attention's sizes, an MLP of width 2048) in transformers: eager, and with
-dsakit.hf, in one run, with the same threads and the same cached tokens, which are put into the caches directly.
+"""A decode step of one DeepSeek-V3.2 layer (its attention's sizes, an MLP of width 2048) in transformers: eager, and
+with dsakit.hf, in one run, with the same threads and the same cached tokens, which are put into the caches directly.
 
     .venv/bin/python scripts/bench_hf.py [--tokens 2048 8192 32768] [--rounds 5] [--memory 5.5]
 
@@ -97,7 +97,7 @@ def eager_bytes(tokens, dtype):
 
 
 def compare(tokens, models, rounds, memory):
-    """Rounds of one step of each, one after the other, and the least of each: what else the machine does can only add."""
+    """Rounds of one step of each, in turn, and the least of each: what else the machine does can only add."""
     caches, times, logits = {}, {}, {}
     for name, model in models.items():
         if "eager" not in name:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""dsakit.hf: transformers' models with our attention give the tokens of eager float32 in every way of generating, logits as close
-to it as a bfloat16 run, and refusals by name.
+"""dsakit.hf: transformers' models with our attention give the tokens of eager float32 in every way of generating, logits
+as close to it as a bfloat16 run, and refusals by name.
 
-The models carry the weights of models/tiny-dsa, whose logits say something: as DeepSeek-V3.2, as GLM-5 with two of four indexers,
-as DeepSeek-V3 without any. The prompts are those where eager's best logit leads by 8 times our distance from it at every step.
+The models carry the weights of models/tiny-dsa, whose logits say something: as DeepSeek-V3.2, as GLM-5 with two of four
+indexers, as DeepSeek-V3 without any. The prompts are those where eager's best logit leads by 8 times our distance from
+it at every step.
 """
 
 import copy

@@ -14,9 +14,9 @@ class TensorExperts {
   /// gate_up [E, 2 * wide, hidden], the gate's rows first, and down [E, hidden, wide]; bf16, f16 or f32, kept as bf16.
   TensorExperts(const Tensor& gate_up, const Tensor& down);
 
-  /// out f32 [T, hidden]: for each row of x, f32, the sum of weight * expert, ascending expert, fp32. expert i32 [T, k],
-  /// weight f32 [T, k]; experts beyond the last are nobody. x is rounded to bf16, as what comes between the products is.
-  /// The bits of a row do not depend on the others. All without gaps.
+  /// out f32 [T, hidden]: for each row of x, f32, the sum of weight * expert, ascending expert, fp32. expert i32
+  /// [T, k], weight f32 [T, k]; experts beyond the last are nobody. x is rounded to bf16, as what comes between the
+  /// products is. The bits of a row do not depend on the others. All without gaps.
   void forward(const Tensor& x, const Tensor& expert, const Tensor& weight, const Tensor& out, Context&) const;
   std::size_t bytes() const;
 

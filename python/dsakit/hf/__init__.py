@@ -6,7 +6,8 @@
     hf.accelerate(model)
     model.generate(...)
 
-DeepSeek-V3.2, GLM-5 and DeepSeek-V3 (docs/hf.md). Importing this also registers the attention implementation "dsakit_indices".
+DeepSeek-V3.2, GLM-5 and DeepSeek-V3 (docs/hf.md). Importing this also registers the attention implementation
+"dsakit_indices".
 """
 
 from __future__ import annotations

@@ -127,8 +127,8 @@ class Attention(nn.Module):
         prev_topk_indices: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor | None, ...]:
-        """As that of transformers. The selection, where it is handed on: int32 [B, S, index_topk], positions among the real
-        tokens of a row, then -1."""
+        """As that of transformers. The selection, where it is handed on: int32 [B, S, index_topk], positions among the
+        real tokens of a row, then -1."""
         self._check(attention_mask, kwargs)
         batch, count, _ = hidden_states.shape
         if past_key_values is None:

@@ -21,8 +21,8 @@ REPLACED = (
 
 
 class PagedLayer(cache_utils.CacheLayerMixin):
-    """Rows of a batch in pages that they share: real tokens only, in order. What transformers counts are columns, the padding
-    between the tokens included."""
+    """Rows of a batch in pages that they share: real tokens only, in order. What transformers counts are columns, the
+    padding between the tokens included."""
 
     is_compileable = False
     is_croppable = True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Experts implementation "dsakit": the routed experts of a layer, for the tokens that transformers' router sends them."""
+"""Experts implementation "dsakit": the routed experts, for the tokens that transformers' router sends them."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ def attend_to_indices(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """softmax(scaling * query . key) value over the listed keys that the mask, bool [B, 1, S, T], lets be seen.
-    query [B, N, S, D], key, value [B, N, T, *], indices [B, S, K]; the result [B, S, N, Dv]. Only the gathered rows are touched:
-    no matrix S x T but the mask and what the model itself makes."""
+    query [B, N, S, D], key, value [B, N, T, *], indices [B, S, K]; the result [B, S, N, Dv]. Only the gathered rows are
+    touched: no matrix S x T but the mask and what the model itself makes."""
     if indices is None:
         refuse("UNSUPPORTED", "indices", "is absent", "a model whose indexer selects keys")
     if dropout:
