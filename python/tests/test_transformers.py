@@ -165,12 +165,6 @@ def test_written_by_transformers(tmp_path, kind, changes):
     check(folder, np.random.Generator(np.random.Philox(3)).integers(0, 256, 300).tolist())
 
 
-def test_mixture_of_experts_is_refused_by_name(tmp_path):
-    folder = write_checkpoint(tmp_path / "moe", "v32", 1, first_k_dense_replace=1)
-    with pytest.raises(NotImplementedError, match="expert"):
-        dsakit.Model(str(folder))
-
-
 def index_scores(layer, x, cos, sin, interleaved):
     """float64 index scores [T, T] from hidden states, and how far the bf16 query, key and tables may move them."""
     attention, index = layer.self_attn, layer.self_attn.indexer

@@ -57,6 +57,8 @@ constexpr std::string_view kVectors[] = {
     "self_attn.kv_a_layernorm.weight", "self_attn.indexer.k_norm.weight", "self_attn.indexer.k_norm.bias"};
 constexpr std::string_view kFused[] = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj", "mlp.experts.packed"};
 constexpr std::string_view kRouter[] = {"mlp.gate.weight", "mlp.gate.e_score_correction_bias"};
+/// No mode has them in int8.
+constexpr std::string_view kAlwaysWidened[] = {"self_attn.o_proj.weight", "self_attn.kv_b_proj.weight"};
 /// What stands beside a matrix, one way or another.
 constexpr std::string_view kOfMatrix[] = {".weight",      ".weight_scale_inv", ".weight_scale", ".weight_offset",
                                           ".input_scale", ".input_offset",     ".quant_bias",   ".deq_scale"};
@@ -184,15 +186,22 @@ std::uint64_t Checkpoint::bytes_in_use() const {
 }
 
 std::vector<std::string> Checkpoint::notes() const {
-  if (config_.num_nextn_predict_layers == 0) return {};
-  std::uint64_t bytes = 0;
+  std::uint64_t further = 0, widened = 0;
   for (const SafetensorsFile& file : files_)
-    for (const FileTensor& tensor : file.tensors())
-      if (layer_of(tensor.name).first >= config_.num_hidden_layers) bytes += tensor.bytes();
-  if (bytes == 0) return {};
-  return {"load: " + printable(folder_) + " has " + std::to_string(config_.num_nextn_predict_layers) +
-          " layers that predict further tokens (num_nextn_predict_layers), " + std::to_string(bytes) +
-          " bytes: they are not loaded"};
+    for (const FileTensor& tensor : file.tensors()) {
+      const auto [layer, rest] = layer_of(tensor.name);
+      if (layer >= config_.num_hidden_layers) further += tensor.bytes();
+      else if (tensor.type->dtype == DType::i8) widened += is_one_of(rest, kAlwaysWidened);
+    }
+  std::vector<std::string> notes;
+  if (further > 0)
+    notes.push_back("load: " + printable(folder_) + " has " + std::to_string(config_.num_nextn_predict_layers) +
+                    " layers that predict further tokens (num_nextn_predict_layers), " + std::to_string(further) +
+                    " bytes: they are not loaded");
+  if (widened > 0)
+    notes.push_back("load: " + printable(folder_) + " has " + std::to_string(widened) +
+                    " int8 weights of o_proj and kv_b_proj: they are widened to bf16");
+  return notes;
 }
 
 Place Checkpoint::find(const std::string& name) const {

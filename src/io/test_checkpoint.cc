@@ -368,6 +368,16 @@ TEST_F(Layers, LayersBehindTheLastAreNoted) {
   EXPECT_NE(notes[0].find("num_nextn_predict_layers), 16 bytes: they are not loaded"), std::string::npos) << notes[0];
 }
 
+TEST_F(Layers, Int8WeightsThatAreWidenedAreNoted) {
+  const std::vector<std::int8_t> codes(4);
+  write_safetensors(folder / "model.safetensors",
+                    {{"model.layers.0.self_attn.o_proj.weight", tensor(codes.data(), {2, 2})},
+                     {"model.layers.0.self_attn.q_b_proj.weight", tensor(codes.data(), {2, 2})}});
+  const std::vector<std::string> notes = Checkpoint(folder.path()).notes();
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("has 1 int8 weights of o_proj and kv_b_proj: they are widened"), std::string::npos);
+}
+
 TEST_F(Sharded, MatricesOfAStack) {
   std::vector<float> stack(2 * 4 * 3);
   for (std::size_t i = 0; i < stack.size(); ++i) stack[i] = float(i);
