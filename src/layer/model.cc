@@ -61,13 +61,14 @@ io::CheckpointOptions checkpoint_options(const ModelOptions& options) {
   return {.dequantise_static = options.static_activations == "dequantise"};
 }
 
-/// What experts may take, if nobody says: the caches and whatever else runs keep 6 GB.
+/// What experts may take, if nobody says: what the other weights leave, of which the caches and whatever else runs keep
+/// 6 GB, or three quarters where that is less.
 std::uint64_t memory_for_experts(const ModelOptions& options, std::uint64_t resident) {
   constexpr std::uint64_t kKept = 6'000'000'000;
   if (options.expert_memory >= 0) return std::uint64_t(options.expert_memory);
-  const std::uint64_t limit = io::memory_limit(), free = io::available_memory();
-  const std::uint64_t of_limit = limit > resident ? limit - resident : 0;
-  return std::min(of_limit, free > kKept ? free - kKept : 0);
+  const auto left_of = [&](std::uint64_t bytes) { return bytes > resident ? bytes - resident : 0; };
+  const std::uint64_t free = left_of(io::available_memory());
+  return std::min(left_of(io::memory_limit()), free - std::min(kKept, free / 4 * 3));
 }
 
 }  // namespace
