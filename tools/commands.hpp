@@ -40,6 +40,18 @@ struct ConvertCommand {
 };
 int convert(const ConvertCommand&);
 
+struct LayerOptions {
+  std::string checkpoint{};
+  std::int64_t layer = 0;
+  std::string hidden{}, tokens{};    // files; one of the two or
+  std::int64_t synthetic = 0;        // rows
+  std::vector<std::string> modes{};  // empty: all
+  std::uint64_t seed = 0;            // of the synthetic rows
+  std::string weights = "as_stored", statics = "refuse";  // of ModelOptions
+  bool json = false;
+};
+int layer(const LayerOptions&);
+
 /// "64GB", "1.5 TiB", "1000": bytes, KB .. TB, KiB .. TiB; 0 for anything else, and for what is not above 0.
 std::uint64_t size_of_text(const std::string& text);
 

@@ -139,6 +139,25 @@ int main(int argc, char** argv) {
       ->check(size, "", "")
       ->capture_default_str();
 
+  LayerOptions layer_options;
+  auto* layer_command = app.add_subcommand("layer", "One attention layer of a checkpoint: each mode beside float64");
+  layer_command->add_option("CHECKPOINT", layer_options.checkpoint, "Checkpoint folder; only what attention takes needs to be there")
+      ->required()
+      ->check(not_empty, "", "");
+  layer_command->add_option("N", layer_options.layer, "Number of the layer")->required()->check(integer(0, INT32_MAX), "", "");
+  layer_command->add_option("--hidden", layer_options.hidden, "The residual [T, hidden_size] that enters the layer: float32 .npy,\nor hidden of a safetensors file");
+  layer_command->add_option("--tokens", layer_options.tokens, "Token ids, as run takes them, through the layers below");
+  layer_command->add_option("--synthetic", layer_options.synthetic, "T rows of normal numbers times input_layernorm")
+      ->check(integer(1, kMaxTokens), "", "");
+  layer_command->add_option("--mode", layer_options.modes, "dense_bf16, sparse_bf16, sparse_w8a8 or sparse_w8a8_packed;\nseveral, or all by default")
+      ->delimiter(',');
+  layer_command->add_option("--seed", layer_options.seed, "Of the synthetic rows");
+  layer_command->add_option("--weights", layer_options.weights, "8-bit floats in memory: as_stored, or bf16 with the same bits in every result")
+      ->capture_default_str();
+  layer_command->add_option("--static", layer_options.statics, "dequantise: read weights made for static activations")
+      ->capture_default_str();
+  layer_command->add_flag("--json", layer_options.json, "Machine-readable");
+
   DemoOptions demo_options;
   auto* demo_command = app.add_subcommand("demo", "The tour: held-out text, retrieval, one full-size decode step");
   demo_command->add_flag("--quick", demo_options.quick, "Everything smaller, about a minute of one core");
@@ -180,6 +199,7 @@ int main(int argc, char** argv) {
     if (*run_command) return run(run_options);
     if (*plan_command) return plan(plan_options);
     if (*convert_command) return convert(convert_options);
+    if (*layer_command) return layer(layer_options);
     if (*demo_command) return demo(demo_options);
 #ifdef DSAKIT_BENCH
     if (*bench_command) return bench(bench_options);

@@ -177,11 +177,11 @@ void Checkpoint::require_known_tensors(std::int64_t first, std::int64_t count, s
     }
 }
 
-std::uint64_t Checkpoint::bytes_in_use() const {
+std::uint64_t Checkpoint::bytes_in_use(std::int64_t layers) const {
   std::uint64_t bytes = 0;
   for (const SafetensorsFile& file : files_)
     for (const FileTensor& tensor : file.tensors())
-      if (tensor.name != kEmbedding && layer_of(tensor.name).first < config_.num_hidden_layers) bytes += tensor.bytes();
+      if (tensor.name != kEmbedding && layer_of(tensor.name).first < layers) bytes += tensor.bytes();
   return bytes;
 }
 

@@ -53,9 +53,9 @@ class Checkpoint {
   AlignedArray<bf16> load_vector_bf16(const std::string& name, std::int64_t size) const;
   AlignedArray<float> load_vector_f32(const std::string& name, std::int64_t size) const;
 
-  /// Bytes as they are stored of everything that is kept in memory while the model runs, routed experts included:
-  /// without the embedding, whose rows are read when they are wanted, and without layers behind the last.
-  std::uint64_t bytes_in_use() const;
+  /// Bytes as they are stored of everything that is kept in memory while the first `layers` layers run, routed experts
+  /// included: without the embedding, whose rows are read when they are wanted.
+  std::uint64_t bytes_in_use(std::int64_t layers) const;
   /// UNSUPPORTED by name, if one of layers first .. first + count - 1 has a tensor under `part` ("self_attn."; "": all) that no rule uses, since it
   /// may change the arithmetic: biases that are not zero among them.
   void require_known_tensors(std::int64_t first, std::int64_t count, std::string_view part) const;

@@ -2,15 +2,18 @@
 #include "io/tokens.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <optional>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 #include "dsakit/error.hpp"
 #include "io/file.hpp"
 #include "io/json.hpp"
 #include "io/safetensors.hpp"
+#include "io/stored_matrix.hpp"
 
 namespace dsakit::io {
 namespace {
@@ -61,7 +64,14 @@ std::string_view member(std::string_view header, std::string_view key) {
   return header.substr(std::min(header.find_first_not_of(' '), header.size()));
 }
 
-std::vector<std::int32_t> read_npy(const File& file, std::int64_t vocab_size) {
+bool is_npy(const File& file) {
+  char start[kNumpy.size()] = {};
+  file.read(0, start, std::min<std::uint64_t>(sizeof start, file.size()));
+  return std::string_view(start, sizeof start) == kNumpy;
+}
+
+/// The text of the header, and where the data begin.
+std::pair<std::string, std::uint64_t> npy_header(const File& file) {
   unsigned char start[12] = {};
   file.read(0, start, std::min<std::uint64_t>(sizeof start, file.size()));
   const int width = start[6] == 1 ? 2 : 4;  // of the length, by version
@@ -72,15 +82,26 @@ std::vector<std::int32_t> read_npy(const File& file, std::int64_t vocab_size) {
     refuse(file.name() + ": header", "does not fit", "that of an .npy file");
   std::string header(length, '\0');
   file.read(8 + std::uint64_t(width), header.data(), header.size());
+  return {header, data};
+}
 
-  const std::string_view type = member(header, "descr"), shape = member(header, "shape");
+[[noreturn]] void refuse_header(const File& file, const std::string& header, const std::string& wanted) {
+  refuse(file.name() + ": header", "is " + printable(header.substr(0, header.find('\n'))), wanted);
+}
+
+std::string_view shape_of(std::string_view header) {
+  const std::string_view shape = member(header, "shape");
+  return shape.substr(0, shape.find(')') + 1);
+}
+
+std::vector<std::int32_t> read_npy(const File& file, std::int64_t vocab_size) {
+  const auto [header, data] = npy_header(file);
+  const std::string_view type = member(header, "descr"), sizes = shape_of(header);
   const bool known = type.size() > 4 && type[0] == '\'' && (type[1] == '<' || type[1] == '|') &&
                      (type[2] == 'i' || type[2] == 'u') && type[4] == '\'';
   const std::size_t bytes = file.size() - data, item = known ? std::size_t(type[3] - '0') : 0;
-  const std::string_view sizes = shape.substr(0, shape.find(')') + 1);
   if (!known || std::count(sizes.begin(), sizes.end(), ',') != 1 || !sizes.ends_with(",)"))
-    refuse(file.name() + ": header", "is " + printable(header.substr(0, header.find('\n'))),
-           "one-dimensional little-endian integers");
+    refuse_header(file, header, "one-dimensional little-endian integers");
   if (item == 0 || sizes != "(" + std::to_string(bytes / item) + ",)" || bytes % item != 0)
     refuse(file.name(), "has " + std::to_string(bytes) + " bytes of data", "those of shape " + printable(sizes));
   require_memory(file.name(), bytes + bytes / item * sizeof(std::int32_t), memory_limit());
@@ -112,13 +133,49 @@ std::vector<std::int32_t> read_tensor(const std::string& path, std::int64_t voca
   return ids;
 }
 
+AlignedArray<float> read_npy_rows(const File& file, std::int64_t width) {
+  const auto [header, data] = npy_header(file);
+  const std::size_t bytes = file.size() - data, row = std::size_t(width) * sizeof(float);
+  const std::string shape = "(" + std::to_string(bytes / row) + ", " + std::to_string(width) + ")";
+  if (!member(header, "descr").starts_with("'<f4'") || !member(header, "fortran_order").starts_with("False"))
+    refuse_header(file, header, "little-endian float32 in C order");
+  if (bytes % row != 0 || shape_of(header) != shape)
+    refuse_header(file, header, "shape [T, " + std::to_string(width) + "], and data of as many bytes");
+  require_memory(file.name(), bytes, memory_limit());
+  AlignedArray<float> values(bytes / sizeof(float));
+  file.read(data, values.data(), bytes);
+  return values;
+}
+
+AlignedArray<float> read_tensor_rows(const std::string& path, std::int64_t width) {
+  const SafetensorsFile file(path);
+  const std::string shown = file.file().name() + ": hidden";
+  const FileTensor* t = file.find("hidden");
+  if (!t) refuse(shown, "is missing", "a tensor of hidden states");
+  const DType type = t->type->dtype;
+  if (t->rank != 2 || t->shape[1] != width || (type != DType::f32 && type != DType::f16 && type != DType::bf16))
+    refuse(shown, "is " + std::string(t->type->name) + " " + shape_text(t->shape.data(), t->rank),
+           "BF16, F16 or F32 [T, " + std::to_string(width) + "]");
+  return load_floats({&file, t});
+}
+
 }  // namespace
+
+std::vector<float> read_hidden(const std::string& path, std::int64_t width) {
+  const File file(path);
+  const AlignedArray<float> values = is_npy(file) ? read_npy_rows(file, width) : read_tensor_rows(path, width);
+  if (values.size() == 0) refuse(file.name(), "has no rows", "at least one");
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (!std::isfinite(values[i]))
+      throw Error(Status::invalid_value, "load", file.name(),
+                  "[" + std::to_string(i / std::size_t(width)) + "][" + std::to_string(i % std::size_t(width)) + "]",
+                  "is " + std::to_string(values[i]), "a finite number");
+  return {values.begin(), values.end()};
+}
 
 std::vector<std::int32_t> read_tokens(const std::string& path, std::int64_t vocab_size) {
   const File file(path);
-  char start[kNumpy.size()] = {};
-  file.read(0, start, std::min<std::uint64_t>(sizeof start, file.size()));
-  return std::string_view(start, sizeof start) == kNumpy ? read_npy(file, vocab_size) : read_tensor(path, vocab_size);
+  return is_npy(file) ? read_npy(file, vocab_size) : read_tensor(path, vocab_size);
 }
 
 }  // namespace dsakit::io

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include <span>
+#include <vector>
 
 #include "dsakit/model.hpp"
 #include "layer/cache.hpp"
@@ -47,5 +48,17 @@ struct Part {
 void forward_chunk(const AttentionLayer::State& layer, const Tensor& hidden, const Tensor& out,
                    std::span<const Part> parts, std::int32_t* selection, const Rotation& rotation,
                    ScratchMemory& scratch, Context& context, Costs* costs);
+
+/// What layer `layer` is given: the residual [tokens, hidden_size] and, in models with an indexer, the selection
+/// [tokens, index_topk] of the layer before (none before the first).
+struct Entering {
+  std::vector<float> residual;
+  std::vector<std::int32_t> selection;
+};
+
+/// Tokens through the layers below, which are loaded for it, in sparse_bf16 or, without an indexer, dense_bf16.
+Entering entering_layer(std::shared_ptr<const io::Checkpoint> checkpoint, int layer,
+                        std::span<const std::int32_t> tokens, const ModelOptions& options = {},
+                        Context& context = default_context());
 
 }  // namespace dsakit

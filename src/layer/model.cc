@@ -34,7 +34,9 @@ struct Model::State {
   std::int64_t pass = 0;             // tokens that go through a layer at once
 
   State(std::shared_ptr<const io::Checkpoint> checkpoint, const ModelOptions& options);
-  void load_layers(const MlpOptions&, const ModelOptions&);
+  /// The embedding and the first `count` layers.
+  State(std::shared_ptr<const io::Checkpoint> checkpoint, const ModelOptions& options, std::int64_t count);
+  void load_layers(const MlpOptions&, const ModelOptions&, std::int64_t count);
 };
 
 namespace {
@@ -73,16 +75,21 @@ std::uint64_t memory_for_experts(const ModelOptions& options, std::uint64_t resi
 
 }  // namespace
 
-Model::State::State(std::shared_ptr<const io::Checkpoint> from, const ModelOptions& options)
+Model::State::State(std::shared_ptr<const io::Checkpoint> from, const ModelOptions& options, std::int64_t count)
     : checkpoint(std::move(from)), config(checkpoint->config()) {
   const io::ModelConfig& c = config;
   const MlpOptions mlp = mlp_options(options);
-  checkpoint->require_known_tensors(0, c.num_hidden_layers, "");
+  checkpoint->require_known_tensors(0, count, "");
   embedding = checkpoint->matrix("model.embed_tokens.weight", c.vocab_size, c.hidden_size);
   if (embedding.format != io::WeightFormat::floating)
     throw Error(Status::unsupported, "load", embedding.weight.shown(), "",
                 std::string("is stored as ") + embedding.weight.tensor->type->name, "BF16, F16 or F32");
-  load_layers(mlp, options);
+  load_layers(mlp, options, count);
+}
+
+Model::State::State(std::shared_ptr<const io::Checkpoint> from, const ModelOptions& options)
+    : State(from, options, from->config().num_hidden_layers) {
+  const io::ModelConfig& c = config;
   norm = checkpoint->load_vector_f32("model.norm.weight", c.hidden_size);
   const auto weight = c.tie_word_embeddings
                           ? io::load_bf16(embedding)
@@ -91,18 +98,18 @@ Model::State::State(std::shared_ptr<const io::Checkpoint> from, const ModelOptio
 }
 
 /// Everything but the routed experts is loaded; of those what fits.
-void Model::State::load_layers(const MlpOptions& mlp, const ModelOptions& options) {
+void Model::State::load_layers(const MlpOptions& mlp, const ModelOptions& options, std::int64_t count) {
   const io::ModelConfig& c = config;
   std::vector<StoredExperts> stored;
   std::uint64_t routed = 0, as_stored = 0;
-  for (std::int64_t i = 0; i < c.num_hidden_layers; ++i)
+  for (std::int64_t i = 0; i < count; ++i)
     if (!c.dense_mlp[i]) {
       stored.push_back(find_experts(*checkpoint, i, mlp));
       routed += stored.back().bytes();
       as_stored += stored.back().stored_bytes();
       experts_there += c.moe.n_routed_experts;
     }
-  const std::uint64_t resident = checkpoint->bytes_in_use() - as_stored;
+  const std::uint64_t resident = checkpoint->bytes_in_use(count) - as_stored;
   pass = chunk_tokens(c);
   if (!stored.empty()) {
     const std::uint64_t memory = memory_for_experts(options, resident);
@@ -119,7 +126,7 @@ void Model::State::load_layers(const MlpOptions& mlp, const ModelOptions& option
   io::require_memory(checkpoint->folder(), resident + (experts ? experts->bytes() : 0), io::memory_limit());
   const auto rope = std::make_shared<const RopeTable>(c.rope, c.qk_rope_head_dim);
   std::int64_t number = 0;
-  for (int i = 0; i < c.num_hidden_layers; ++i) {
+  for (int i = 0; i < count; ++i) {
     const std::string prefix = "model.layers." + std::to_string(i) + ".";
     layers.push_back({AttentionLayer(std::make_shared<AttentionLayer::State>(
                           c, i, checkpoint_source(checkpoint, i, mlp.widen_fp8), rope)),
@@ -130,7 +137,7 @@ void Model::State::load_layers(const MlpOptions& mlp, const ModelOptions& option
     Layer& layer = layers.back();
     if (c.dense_mlp[i]) layer.mlp = GatedMlp(*checkpoint, prefix + "mlp.", c.hidden_size, c.intermediate_size, mlp);
     else layer.moe.emplace(*checkpoint, i, number++, experts, mlp);
-    if (options.progress && !experts) options.progress(double(i + 1) / double(c.num_hidden_layers));
+    if (options.progress && !experts) options.progress(double(i + 1) / double(count));
   }
 }
 
@@ -301,9 +308,10 @@ void attend(const Tokens& t, const Model::State::Layer& layer, int number, std::
 }
 
 /// Tokens of sessions of one model and mode, as many of each, one session after the other; logits of the last `wanted`.
-/// At most chunk_tokens() of several sessions, or a pass of one. What it costs is counted by the first.
+/// At most chunk_tokens() of several sessions, or a pass of one. What it costs is counted by the first. `residual`, if
+/// it is there, receives what the last layer hands on, [tokens, hidden_size].
 void run_pass(std::span<Session::State* const> sessions, std::span<const std::int32_t> tokens, std::int64_t wanted,
-              float* logits, Context& context) {
+              float* logits, Context& context, float* residual = nullptr) {
   Session::State& one = *sessions[0];
   const Model::State& model = *one.model;
   const std::int64_t rows = std::int64_t(tokens.size()),
@@ -321,6 +329,7 @@ void run_pass(std::span<Session::State* const> sessions, std::span<const std::in
     t.mlp(layer, one.layer_scratch);
   }
   if (wanted > 0) t.head(wanted, logits);
+  if (residual) std::copy_n(t.residual, rows * model.config.hidden_size, residual);
 }
 
 }  // namespace
@@ -421,6 +430,27 @@ void step(std::span<Session* const> sessions, std::span<const std::int32_t> toke
     for (std::size_t i = 0; i < states.size(); ++i) states[i]->keep(before[i]);
     throw;
   }
+}
+
+Entering entering_layer(std::shared_ptr<const io::Checkpoint> checkpoint, int layer,
+                        std::span<const std::int32_t> tokens, const ModelOptions& options, Context& context) {
+  const io::ModelConfig& c = checkpoint->config();
+  check_tokens(c, tokens);
+  const auto model = std::make_shared<const Model::State>(checkpoint, options, layer);
+  const Mode mode = c.index_topk > 0 ? Mode::sparse_bf16 : Mode::dense_bf16;
+  const std::int64_t rows = std::int64_t(tokens.size()), topk = c.index_topk;
+  Session::State session(model, mode, kDefaultPageSize);
+  Entering all{std::vector<float>(std::size_t(rows * c.hidden_size)), {}};
+  if (layer > 0) all.selection.resize(std::size_t(rows * topk));
+  session.observer = [&](int number, std::int64_t first, const Tensor& t) {
+    if (number == layer - 1)
+      std::copy_n(static_cast<const std::int32_t*>(t.data), t.shape[0] * topk, all.selection.data() + first * topk);
+  };
+  session.reserve(rows);
+  for (std::int64_t first = 0; first < rows; first += model->pass)
+    run_pass(std::array{&session}, tokens.subspan(first, std::min(model->pass, rows - first)), 0, nullptr, context,
+             all.residual.data() + first * c.hidden_size);
+  return all;
 }
 
 Model::Model(const std::string& folder, const ModelOptions& options)
