@@ -105,7 +105,7 @@ const char* name_of(MlpFormat);
 std::unique_ptr<Experts> load_experts(std::vector<StoredExperts> layers,
                                       const std::function<void(std::uint64_t, std::uint64_t)>& progress);
 
-/// As many as fit in `memory` bytes: the least recently used one makes room. OUT_OF_MEMORY, where that is less than one
+/// The checkpoint outlives the result, whose readers may be at work to its end. As many as fit in `memory` bytes: the least recently used one makes room. OUT_OF_MEMORY, where that is less than one
 /// more than `least`.
 std::unique_ptr<Experts> cache_experts(std::vector<StoredExperts> layers, std::uint64_t memory, std::int64_t least);
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "layer/expert_rows.hpp"
 #include "layer/experts.hpp"
 #include "layer/mlp.hpp"
 #include "layer/router.hpp"
@@ -28,9 +29,8 @@ class Moe {
   const GatedMlp& shared() const { return shared_; }
 
  private:
-  struct Lists;
-  Lists list(const MoeArrays&, std::int64_t rows) const;
-  void run_window(Call&, Experts::Window&, const Lists&, const float* x, const MoeArrays&) const;
+  void run_window(Call&, Experts::Window&, const ExpertRows&, std::size_t first, const float* x,
+                  const MoeArrays&) const;
 
   io::MoeConfig config_;
   std::int64_t hidden_, number_;
@@ -42,9 +42,7 @@ class Moe {
 /// Memory of a pass of `rows` tokens.
 struct MoeArrays {
   Choices choices;
-  float* sum;            // [rows, He]
-  std::int32_t* token;   // [rows * num_experts_per_tok]: of one expert after the other
-  std::int32_t* slot;    // which of the token's choices that is
+  float* sum;             // [rows, He]
   std::int64_t gathered;  // rows that the experts of a window may take
   MlpArrays routed, shared;
 

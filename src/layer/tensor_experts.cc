@@ -8,13 +8,11 @@
 
 #include "core/check.hpp"
 #include "layer/chunk.hpp"
-#include "layer/mlp.hpp"
+#include "layer/expert_rows.hpp"
 #include "layer/tensor_source.hpp"
 
 namespace dsakit {
 namespace {
-
-constexpr std::int64_t kGathered = 4096;  // rows that are gathered at once, unless one expert has more
 
 /// Rows of a [E, rows, columns] stack that are one matrix.
 Tensor matrix_of(const Tensor& stack, std::int64_t e, std::int64_t first, std::int64_t rows) {
@@ -26,12 +24,6 @@ Tensor matrix_of(const Tensor& stack, std::int64_t e, std::int64_t first, std::i
 }
 
 }  // namespace
-
-/// Which rows each expert takes: places i of the choices, expert by expert, each list ascending.
-struct TensorExperts::Lists {
-  std::vector<std::int64_t> begin;  // of expert e, in the next; one more than experts
-  std::vector<std::int32_t> place, token;
-};
 
 TensorExperts::TensorExperts(const Tensor& gate_up, const Tensor& down) {
   const Check check("experts", Level::portable);
@@ -85,64 +77,33 @@ void TensorExperts::check(const Tensor& x, const Tensor& expert, const Tensor& w
                "at least 0");
 }
 
-TensorExperts::Lists TensorExperts::list(const Tensor& expert) const {
-  const auto* choice = data_of<const std::int32_t>(expert);
-  const std::int64_t k = expert.shape[1], all = expert.shape[0] * k, count = std::int64_t(experts_.size());
-  Lists lists;
-  lists.begin.resize(std::size_t(count) + 1);
-  for (std::int64_t i = 0; i < all; ++i)
-    if (choice[i] < count) ++lists.begin[choice[i] + 1];
-  for (std::int64_t e = 0; e < count; ++e) lists.begin[e + 1] += lists.begin[e];
-  lists.place.resize(std::size_t(lists.begin.back()));
-  lists.token.resize(lists.place.size());
-  std::vector<std::int64_t> at(lists.begin.begin(), lists.begin.end() - 1);
-  for (std::int64_t i = 0; i < all; ++i)
-    if (choice[i] < count) {
-      const std::int64_t to = at[choice[i]]++;
-      lists.place[to] = std::int32_t(i), lists.token[to] = std::int32_t(i / k);
-    }
-  return lists;
-}
-
 void TensorExperts::forward(const Tensor& x, const Tensor& expert, const Tensor& weight, const Tensor& out,
                             Context& context) const {
   check(x, expert, weight, out);
-  const Lists lists = list(expert);
-  const std::int64_t count = std::int64_t(experts_.size());
-  std::vector<std::int64_t> windows{0};  // experts that begin one
+  const ExpertRows rows(data_of<const std::int32_t>(expert), expert.shape[0], expert.shape[1],
+                        std::int64_t(experts_.size()));
+  const auto windows = rows.windows(rows.expert.size(), ExpertRows::kGathered);
   std::int64_t gathered = 0;
-  for (std::int64_t e = 0; e < count; ++e) {
-    const std::int64_t first = windows.back();
-    if (e > first && lists.begin[e + 1] - lists.begin[first] > kGathered) windows.push_back(e);
-    gathered = std::max(gathered, lists.begin[e + 1] - lists.begin[windows.back()]);
-  }
-  windows.push_back(count);
+  for (const auto& [first, last] : windows) gathered = std::max(gathered, rows.rows(first, last));
 
   Call call(context, "experts", [&](const Call& call) {
     return bytes_of<MlpArrays>(Activations::bf16, gathered, hidden_, wide_, call.threads());
   });
   Carver memory(call.memory());
   const MlpArrays arrays(Activations::bf16, gathered, hidden_, wide_, call.threads(), memory);
-  float* to = data_of<float>(out);
-  std::fill_n(to, out.elements(), 0.0f);
-  for (std::size_t w = 0; w + 1 < windows.size(); ++w) {
-    const std::int64_t begin = lists.begin[windows[w]], rows = lists.begin[windows[w + 1]] - begin;
-    if (rows == 0) continue;
-    const std::int32_t *token = lists.token.data() + begin, *place = lists.place.data() + begin;
+  float* sum = data_of<float>(out);
+  std::fill_n(sum, out.elements(), 0.0f);
+  for (const auto& [first, last] : windows) {
+    const std::int64_t begin = rows.begin[first];
     std::vector<MlpRows> jobs;
-    for (std::int64_t e = windows[w]; e < windows[w + 1]; ++e)
-      if (const std::int64_t some = lists.begin[e + 1] - lists.begin[e]; some > 0) {
-        const Expert& mlp = experts_[e];
-        jobs.push_back({{{mlp.gate.view()}, {mlp.up.view()}, {mlp.down.view()}}, lists.begin[e] - begin, some});
-      }
-    set_input(call, data_of<const float>(x), token, rows, arrays);
+    for (std::size_t i = first; i < last; ++i) {
+      const Expert& mlp = experts_[rows.expert[i]];
+      jobs.push_back(
+          {{{mlp.gate.view()}, {mlp.up.view()}, {mlp.down.view()}}, rows.begin[i] - begin, rows.rows(i, i + 1)});
+    }
+    set_input(call, data_of<const float>(x), rows.token.data() + begin, rows.rows(first, last), arrays);
     gate_and_up(call, jobs, arrays);
-    down(call, jobs, arrays,
-         [&](std::size_t, std::int64_t row, std::int64_t column, std::int64_t columns, const float* sums) {
-           float* sum = to + token[row] * hidden_ + column;
-           const float factor = data_of<const float>(weight)[place[row]];
-           for (std::int64_t j = 0; j < columns; ++j) sum[j] += factor * sums[j];
-         });
+    add_weighted(call, jobs, arrays, rows, first, data_of<const float>(weight), sum);
   }
   call.finish();
 }

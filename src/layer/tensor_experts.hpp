@@ -24,8 +24,6 @@ class TensorExperts {
   struct Expert {
     Matrix gate, up, down;
   };
-  struct Lists;
-  Lists list(const Tensor& expert) const;
   void check(const Tensor& x, const Tensor& expert, const Tensor& weight, const Tensor& out) const;
 
   std::vector<Expert> experts_;
