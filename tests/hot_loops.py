@@ -2,12 +2,13 @@
 """The loops in which the kernels spend their time keep their sums in registers: every innermost loop of a rung that
 multiplies moves at most one vector to or from the stack for eight dots (gcc 12 does not do better for six rows of pairs).
 Usage: hot_loops.py [-v] OBJECT..."""
+import os
 import pathlib
 import re
 import subprocess
 import sys
 
-DOTS = re.compile(r"\s(v?pdpbusd|vdpbf16ps|vfn?madd\w+p[sd]|vpmaddwd|pmaddwd|fmla|sdot|udot|usdot|bfdot|smmla)\b")
+DOTS = re.compile(r"\s(v?pdpbusd|vdpbf16ps|vfn?madd\w+p[sd]|vpmaddwd|pmaddwd|fmla|sdot|udot|usdot|bfdot|smmla|bfmmla)\b")
 STACK = re.compile(r"\(%rsp|\(%rbp|\[sp[,\]]|\[x29[,\]]")
 VECTOR = re.compile(r"%[xyz]mm\d+|\bq\d+\b")
 LEAST_DOTS = 8  # fewer: a tail
@@ -36,6 +37,22 @@ EXPECTED = {
         "peak_of_codes<Vec256, WidenedI8<Vec256> >": 12,
         "peak_of_floats<Vec256>": 12,
     },
+    "neon": {
+        "tile<VecNeon, FmaPairs<VecNeon, float>, bf16, 6, 1>": 48,
+        "tile<VecNeon, Fma<VecNeon>, float, 6, 1>": 24,
+        "float_tile<VecNeon, 6, 4, true>": 24,
+        "peak_of_floats<VecNeon>": 16,
+    },
+    "neon_dotprod": {
+        "tile<VecNeon, SignedI8<VecNeon, NeonDot4>, signed char, 6, 1>": 24,
+        "code_tile<VecNeon, SignedI8<VecNeon, NeonDot4>, 6, 4, false, signed char>": 24,
+    },
+    "neon_i8mm": {
+        "tile<VecNeon, Squares4, signed char, 1, 4>": 16,
+        "tile<VecNeon, Squares4, signed char, 6, 1>": 24,
+        "code_tile<VecNeon, Squares4, 6, 4, false, signed char>": 24,
+    },
+    "neon_bf16": {"tile<VecNeon, DotBf16, bf16, 1, 4>": 16, "tile<VecNeon, DotBf16, bf16, 6, 1>": 24},
 }
 # Written for 32 registers; where there are 16, Kernels::gemv_rows is 0 and panels are used instead. Codes are arranged
 # once for many products; keys wider than 12288 are not prepared. Decoding e4m3 codes takes tables and masks besides the
@@ -76,7 +93,7 @@ def loops(lines):
 
 def functions(path):
     text = subprocess.run(
-        ["objdump", "-d", "--no-show-raw-insn", path], capture_output=True, text=True, check=True
+        [os.environ.get("OBJDUMP", "objdump"), "-d", "--no-show-raw-insn", path], capture_output=True, text=True, check=True
     ).stdout
     name, lines = None, []
     for line in text.splitlines():

@@ -11,9 +11,13 @@
 //   column(x, step)    the operand that a group of columns gives in a step
 //   dot(sum, row, column)
 //
-// and, where rows are not taken as they are, Prepared and prepare(): what a row becomes first.
+// and, where rows are not taken as they are, Prepared and prepare(): what a row becomes first; where the instruction set
+// has products of small matrices, square(sum, rows, columns) too: eight bytes of two rows times eight bytes of two columns.
 namespace dsakit {
 namespace {
+
+/// Where the indexer makes up for the bias of a query's codes: with each key, with each head, or nowhere.
+enum class Unbias { key, head, none };
 
 /// int8 without a dot instruction: both sides are widened to 16 bits and multiplied in pairs (vpmaddubsw saturates). A
 /// group of four positions 0 1 2 3 is kept as 0 2 1 3: columns are widened in place, even bytes, then odd ones, and a
@@ -49,7 +53,7 @@ struct WidenedI8 {
   DSAKIT_INLINE static void prepare(const Row* codes, int n, Prepared* out) { prepare(codes, n, 128, out); }
 
   // The indexer: prepared keys meet unsigned codes, so the bias of a query adds 128 times a key's sum.
-  static constexpr bool kStartOfKey = true;
+  static constexpr Unbias kUnbias = Unbias::key;
   DSAKIT_INLINE static I key_word(I x, int step, I) { return column(x, step); }
   DSAKIT_INLINE static I query(I x, int step, I) { return step == 0 ? I(H(x) & 255) : I(typename V::U16(x) >> 8); }
 
@@ -73,7 +77,7 @@ struct DotI8 {
 
   // The indexer: keys are biased on the way and the query loses its bias (both beside the dots, at no cost), so what
   // the bias adds belongs to a head, not to a key.
-  static constexpr bool kStartOfKey = false;
+  static constexpr Unbias kUnbias = Unbias::head;
   DSAKIT_INLINE static I key_word(I x, int, I flip) { return x ^ flip; }
   DSAKIT_INLINE static I query(I x, int, I flip) { return x ^ flip; }
 
@@ -81,6 +85,35 @@ struct DotI8 {
   DSAKIT_INLINE static I key(I x) { return V::biased(x); }
   DSAKIT_INLINE static I row_word(I x, int) { return x; }
   DSAKIT_INLINE static Sum row_start(const std::int32_t* start) { return V::broadcast(start); }
+};
+
+/// i8 x i8, four at a time: rows lose their bias when they are prepared, queries as they are loaded.
+template <class V, class Dot4>
+struct SignedI8 {
+  using I = typename V::I;
+  using Sum = I;
+  using Row = std::uint8_t;
+  using Prepared = std::int8_t;
+  static constexpr int kSteps = 1;
+
+  DSAKIT_INLINE static I start(const std::int32_t*) { return I{}; }
+  DSAKIT_INLINE static I column(I x, int) { return x; }
+  DSAKIT_INLINE static Sum dot(Sum sum, I row, I column) { return Dot4::dot4(sum, row, column); }
+  /// n codes; what is missing in the last group is 0.
+  DSAKIT_INLINE static void prepare(const Row* codes, int n, Prepared* out) {
+    int i = 0;
+    for (; i + V::kBytes <= n; i += V::kBytes) V::store(out + i, V::biased(V::load(codes + i)));
+    for (; i < n; ++i) out[i] = Prepared(codes[i] ^ 128);
+    for (; i % 4 != 0; ++i) out[i] = 0;
+  }
+
+  static constexpr Unbias kUnbias = Unbias::none;
+  DSAKIT_INLINE static I key_word(I x, int, I) { return x; }
+  DSAKIT_INLINE static I query(I x, int, I flip) { return x ^ flip; }
+
+  DSAKIT_INLINE static I key(I x) { return x; }
+  DSAKIT_INLINE static I row_word(I x, int) { return x; }
+  DSAKIT_INLINE static Sum row_start(const std::int32_t*) { return I{}; }
 };
 
 /// fp32 fma with a panel of pairs of bf16: first the lower positions, then the upper ones. bf16 rows are widened once.
@@ -119,6 +152,8 @@ struct Fma {
 
 template <class Dot>
 concept Prepares = requires { typename Dot::Prepared; } && !std::same_as<typename Dot::Prepared, typename Dot::Row>;
+template <class Dot>
+concept Squares = requires(typename Dot::Sum sum, typename Dot::I x) { Dot::square(sum, x, x); };
 
 }  // namespace
 }  // namespace dsakit

@@ -239,6 +239,16 @@ void gemv_dots_widened(const std::int32_t* query, int rows, Kept kept, const std
 
 constexpr int kMostSummed = 256;  // keys
 
+/// What weights are kept as: signed bytes, or what the dot prepares.
+template <class Dot>
+struct CodesOf {
+  using Type = std::int8_t;
+};
+template <Prepares Dot>
+struct CodesOf<Dot> {
+  using Type = typename Dot::Prepared;
+};
+
 template <class V, class Dot>
 struct ValuesOfCodes {
   using I = typename V::I;
@@ -246,9 +256,9 @@ struct ValuesOfCodes {
   using Weight = std::uint8_t;
   static constexpr int kKeys = 4, kSize = 1, kSteps = Dot::kSteps;
 
-  /// Weights of one row as the dots want them: signed bytes, or prepared.
+  /// Weights of one row as the dots want them.
   struct Row {
-    std::conditional_t<Prepares<Dot>, std::int16_t, std::int8_t> code[kMostSummed];
+    typename CodesOf<Dot>::Type code[kMostSummed];
     I start;
 
     DSAKIT_INLINE void take(const std::uint8_t* weights, int count) {

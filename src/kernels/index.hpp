@@ -24,7 +24,7 @@ struct CodeScores {
   using I = typename V::I;
   using Query = IndexQueryI8;
   using Key = std::int8_t;
-  static constexpr bool kPrepares = Prepares<Dot>;
+  static constexpr bool kPrepares = Dot::kUnbias == Unbias::key;
   static constexpr int kKeys = kPrepares ? 24 : 132;  // whose lanes are carried, and which lie prepared
   static constexpr int kGroup = 4 * kHeadBlock;       // codes of sixteen heads
 
@@ -34,12 +34,32 @@ struct CodeScores {
   DSAKIT_INLINE static void tile(const std::uint8_t* codes, std::ptrdiff_t pitch, const float* weight, const I* start,
                                  int dims, const From* key, std::ptrdiff_t key_stride, typename V::F* lane) {
     using F = typename V::F;
-    constexpr int kParts = V::kParts, kSteps = Dot::kSteps;
+    constexpr int kParts = V::kParts;
     I dot[Keys][Vectors];
+    if constexpr (Squares<Dot> && Keys > 1) squares<Keys, Vectors>(codes, pitch, dims, key, key_stride, dot);
+    else dots<Keys, Vectors, Tail>(codes, pitch, start, dims, key, key_stride, dot);
+#pragma GCC unroll 12
+    for (int k = 0; k < Keys; ++k) {
+      F sum[kParts];
+#pragma GCC unroll 4
+      for (int p = 0; p < kParts; ++p) sum[p] = lane[k * kParts + p];
+#pragma GCC unroll 4
+      for (int v = 0; v < Vectors; ++v)
+        sum[v % kParts] = V::fma(V::load_float(weight + V::kLanes * v), V::to_float(V::max(dot[k][v], I{})),
+                                 sum[v % kParts]);
+#pragma GCC unroll 4
+      for (int p = 0; p < kParts; ++p) lane[k * kParts + p] = sum[p];
+    }
+  }
+
+  template <int Keys, int Vectors, bool Tail, class From>
+  DSAKIT_INLINE static void dots(const std::uint8_t* codes, std::ptrdiff_t pitch, const I* start, int dims,
+                                 const From* key, std::ptrdiff_t key_stride, I (&dot)[Keys][Vectors]) {
+    constexpr int kParts = V::kParts, kSteps = Dot::kSteps;
 #pragma GCC unroll 12
     for (int k = 0; k < Keys; ++k)
 #pragma GCC unroll 4
-      for (int v = 0; v < Vectors; ++v) dot[k][v] = start[Dot::kStartOfKey ? k : v];
+      for (int v = 0; v < Vectors; ++v) dot[k][v] = start[Dot::kUnbias == Unbias::key ? k : v];
     I flip = V::set(int(0x80808080));
     pin(flip);  // in a register, so that the broadcasts can be its operand
     const auto meet = [&](auto word) __attribute__((always_inline)) {
@@ -77,18 +97,47 @@ struct CodeScores {
           meet(word);
         }
     }
-#pragma GCC unroll 12
-    for (int k = 0; k < Keys; ++k) {
-      F sum[kParts];
+  }
+
+  /// Two keys at a time, as the products of panels have their rows: eight bytes meet two groups of heads.
+  template <int Keys, int Vectors>
+  DSAKIT_INLINE static void squares(const std::uint8_t* codes, std::ptrdiff_t pitch, int dims, const Key* key,
+                                    std::ptrdiff_t key_stride, I (&dot)[Keys][Vectors]) {
+    constexpr int kPairs = (Keys + 1) / 2;
+    I sum[kPairs][2 * Vectors] = {};
+    const I flip = V::set(int(0x80808080));
+    const auto step = [&](int next, const Key* from, std::ptrdiff_t stride) __attribute__((always_inline)) {
+      I keys[kPairs];
+#pragma GCC unroll 6
+      for (int p = 0; p < kPairs; ++p)
+        keys[p] = V::load_halves(from + 2 * p * stride, from + least(2 * p + 1, Keys - 1) * stride);
 #pragma GCC unroll 4
-      for (int p = 0; p < kParts; ++p) sum[p] = lane[k * kParts + p];
-#pragma GCC unroll 4
-      for (int v = 0; v < Vectors; ++v)
-        sum[v % kParts] = V::fma(V::load_float(weight + V::kLanes * v), V::to_float(V::max(dot[k][v], I{})),
-                                 sum[v % kParts]);
-#pragma GCC unroll 4
-      for (int p = 0; p < kParts; ++p) lane[k * kParts + p] = sum[p];
+      for (int v = 0; v < Vectors; ++v) {
+        const std::uint8_t* at = codes + v / V::kParts * pitch + v % V::kParts * V::kBytes;
+        const I x = V::load(at) ^ flip, y = V::load(at + next) ^ flip;
+        const I low = V::unpack_low32(x, y), high = V::unpack_high32(x, y);
+#pragma GCC unroll 6
+        for (int p = 0; p < kPairs; ++p) {
+          sum[p][2 * v] = Dot::square(sum[p][2 * v], keys[p], low);
+          sum[p][2 * v + 1] = Dot::square(sum[p][2 * v + 1], keys[p], high);
+        }
+      }
+    };
+    int d = 0;
+    for (; d + 8 <= dims; d += 8, codes += 2 * kGroup, key += 8) step(kGroup, key, key_stride);
+    if (d < dims) {
+      Key rest[Keys][8] = {};  // what is missing of a key is 0: any heads will do
+      for (int k = 0; k < Keys; ++k)
+        for (int i = 0; i < dims - d; ++i) rest[k][i] = key[k * key_stride + i];
+      step(dims - d > 4 ? kGroup : 0, rest[0], 8);
     }
+#pragma GCC unroll 12
+    for (int k = 0; k < Keys; ++k)
+#pragma GCC unroll 4
+      for (int v = 0; v < Vectors; ++v) {
+        const I low = sum[k / 2][2 * v], high = sum[k / 2][2 * v + 1];
+        dot[k][v] = k % 2 == 0 ? V::unpack_low64(low, high) : V::unpack_high64(low, high);
+      }
   }
 
   /// What the biases add to the dots, negative: of each head, or of each key.
@@ -199,11 +248,11 @@ DSAKIT_INLINE void add_scores(const IndexQueryI8& query, const std::int8_t* key,
     for_each_head_group<V>(query.head_blocks, [&]<int Vectors>(int block) {
       const std::uint8_t* codes = query.values + block * pitch;
       const float* weight = query.weight + block * kHeadBlock;
-      I start[Vectors];
-      if constexpr (!Dot::kStartOfKey) Scores::template start_of_heads<Vectors>(codes, pitch, start);
+      I start[Vectors] = {};
+      if constexpr (Dot::kUnbias == Unbias::head) Scores::template start_of_heads<Vectors>(codes, pitch, start);
       for_each_key_tile<Tail ? 3 : index_keys<V>(Vectors)>(n, [&]<int Keys>(int k) {
-        code_tile<V, Dot, Keys, Vectors, Tail, From>(codes, pitch, weight, Dot::kStartOfKey ? start_of_key + k : start,
-                                               query.dims, from + k * stride, stride, lane + k * V::kParts);
+        code_tile<V, Dot, Keys, Vectors, Tail, From>(codes, pitch, weight, Scores::kPrepares ? start_of_key + k : start,
+                                                 query.dims, from + k * stride, stride, lane + k * V::kParts);
       });
     });
   };

@@ -22,14 +22,15 @@ DSAKIT_INLINE double spin(int rounds, typename V::I row, typename V::I column) {
   for (int r = 0; r < rounds; ++r)
 #pragma GCC unroll 16
     for (int i = 0; i < kChains; ++i) {
-      sum[i] = D::dot(sum[i], row, column);
+      if constexpr (Squares<D>) sum[i] = D::square(sum[i], row, column);
+      else sum[i] = D::dot(sum[i], row, column);
       pin(sum[i]);
       pin(row);  // a product is made anew for every chain
     }
 #pragma GCC unroll 16
   for (int i = 0; i < kChains; ++i) use(sum[i]);
   constexpr int kElements = std::same_as<typename D::Row, std::uint8_t> ? 4 : std::same_as<typename D::Row, bf16> ? 2 : 1;
-  return 2.0 * rounds * kChains * V::kLanes * kElements / D::kSteps;
+  return 2.0 * rounds * kChains * V::kLanes * kElements * (Squares<D> ? 2 : 1) / D::kSteps;
 }
 
 // Rows and columns of ones.

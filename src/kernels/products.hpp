@@ -41,11 +41,22 @@ constexpr std::ptrdiff_t line_of_group(int i, std::ptrdiff_t pitch) {
 /// streams it.
 template <class V>
 constexpr int vectors_for(int rows) {
-  return V::kRegisters == 32 ? 4 : rows == 1 ? 8 : rows == 2 ? 4 : 2;
+  constexpr int kGroup = kGroupBytes / V::kBytes;  // registers of a whole group
+  if (V::kRegisters == 32) return rows <= 2 && kGroup == 16 ? kGroup / rows : 4;
+  return rows == 1 ? 8 : rows == 2 ? 4 : 2;
 }
 
 /// `Lines` cache lines of what comes later are asked for at each group: whole groups of what comes soon, or the share
 /// of a tile in the next block, which should lie in L2 by then and not push this one out of L1.
+template <int Lines>
+DSAKIT_INLINE void ask(const char* ahead, std::ptrdiff_t second) {
+  if constexpr (Lines == 4)
+#pragma GCC unroll 4
+    for (int l = 0; l < Lines; ++l) prefetch(ahead + 64 * l);
+  if constexpr (Lines == 1 || Lines == 2) prefetch_l2(ahead);
+  if constexpr (Lines == 2) prefetch_l2(ahead + second);
+}
+
 template <class V, class Dot, class T, int Rows, int Vectors, int Lines>
 DSAKIT_INLINE void tile_of_columns(const Tile& t, int column) {
   using I = typename V::I;
@@ -56,7 +67,7 @@ DSAKIT_INLINE void tile_of_columns(const Tile& t, int column) {
   Sum sum[Rows][Vectors];
 #pragma GCC unroll 6
   for (int r = 0; r < Rows; ++r)
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int v = 0; v < Vectors; ++v)
       if constexpr (kExact)
         sum[r][v] = t.add ? V::load(t.c + r * t.c_stride + 4 * column + V::kBytes * v)
@@ -72,7 +83,7 @@ DSAKIT_INLINE void tile_of_columns(const Tile& t, int column) {
         row[r] = word(a + 4 * Step + r * t.a_stride);
         pin(row[r]);  // else gcc 12 loads it anew for each column
       }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int v = 0; v < Vectors; ++v) {
         const I x = Dot::column(V::load(panel + V::kBytes * v), Step);
 #pragma GCC unroll 6
@@ -80,7 +91,7 @@ DSAKIT_INLINE void tile_of_columns(const Tile& t, int column) {
       }
     } else {
       I x[Vectors];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int v = 0; v < Vectors; ++v) {
         x[v] = Dot::column(V::load(panel + V::kBytes * v), Step);
         pin(x[v]);  // else gcc 12 loads it anew for each row
@@ -88,7 +99,7 @@ DSAKIT_INLINE void tile_of_columns(const Tile& t, int column) {
 #pragma GCC unroll 6
       for (int r = 0; r < Rows; ++r) {
         const I row = word(a + 4 * Step + r * t.a_stride);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int v = 0; v < Vectors; ++v) sum[r][v] = Dot::dot(sum[r][v], row, x[v]);
       }
     }
@@ -96,11 +107,7 @@ DSAKIT_INLINE void tile_of_columns(const Tile& t, int column) {
   const auto whole = [](const char* p) __attribute__((always_inline)) { return V::broadcast(p); };
   const std::ptrdiff_t further = Panel<T>::kGroup * t.ahead_pitch;
   for (int g = 0; g < t.groups; ++g, a += 4 * Dot::kSteps, panel += kGroupBytes, ahead += further) {
-    if constexpr (Lines == 4)
-#pragma GCC unroll 4
-      for (int l = 0; l < Lines; ++l) prefetch(ahead + 64 * l);
-    if constexpr (Lines == 1 || Lines == 2) prefetch_l2(ahead);
-    if constexpr (Lines == 2) prefetch_l2(ahead + t.ahead_second);
+    ask<Lines>(ahead, t.ahead_second);
     unrolled<Dot::kSteps>([&]<int Step>() __attribute__((always_inline)) { step.template operator()<Step>(whole); });
   }
   if constexpr (!kExact)
@@ -110,7 +117,7 @@ DSAKIT_INLINE void tile_of_columns(const Tile& t, int column) {
       });
 #pragma GCC unroll 6
   for (int r = 0; r < Rows; ++r)
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int v = 0; v < Vectors; ++v) {
       char* c = t.c + r * t.c_stride + 4 * column + V::kBytes * v;
       if constexpr (kExact) V::store(c, sum[r][v]);
@@ -118,8 +125,71 @@ DSAKIT_INLINE void tile_of_columns(const Tile& t, int column) {
     }
 }
 
+/// The last `bytes` of a row, of which eight are wanted: whole groups that are missing are of the zero whose products
+/// with 0 change no sum, which of floats is -0.
+template <class T>
+DSAKIT_INLINE void pad_squares(const char* row, int bytes, char* eight) {
+  for (int i = 0; i < 8; ++i) eight[i] = std::same_as<T, bf16> && i % 2 && i >= (bytes + 3) / 4 * 4 ? char(0x80) : 0;
+  for (int i = 0; i < bytes; ++i) eight[i] = row[i];
+}
+
+/// Two rows at a time, where there are products of small matrices: two groups of four columns become 2 x 8 bytes each of
+/// the first two columns and of the others, and so do the sums.
+template <class V, class Dot, class T, int Rows, int Lines>
+DSAKIT_INLINE void squares_of_columns(const Tile& t, int column) {
+  using I = typename V::I;
+  using Sum = typename Dot::Sum;
+  constexpr int kPairs = (Rows + 1) / 2, kVectors = 4;
+  Sum sum[kPairs][2 * kVectors] = {};
+  const char *a = t.a, *panel = t.panel + 4 * column, *ahead = t.ahead;
+  const auto row = [&](int r) __attribute__((always_inline)) { return r < Rows ? r : Rows - 1; };
+  const auto step = [&](const char* next, const char* from, std::ptrdiff_t stride) __attribute__((always_inline)) {
+    I rows[kPairs];
+#pragma GCC unroll 3
+    for (int p = 0; p < kPairs; ++p) rows[p] = V::load_halves(from + 2 * p * stride, from + row(2 * p + 1) * stride);
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      const I x = V::load(panel + V::kBytes * v), y = V::load(next + V::kBytes * v);
+      const I low = V::unpack_low32(x, y), high = V::unpack_high32(x, y);
+#pragma GCC unroll 3
+      for (int p = 0; p < kPairs; ++p) {
+        sum[p][2 * v] = Dot::square(sum[p][2 * v], rows[p], low);
+        sum[p][2 * v + 1] = Dot::square(sum[p][2 * v + 1], rows[p], high);
+      }
+    }
+  };
+  const std::ptrdiff_t further = Panel<T>::kGroup * t.ahead_pitch;
+  int g = 0;
+  for (; g + 2 <= t.groups; g += 2, a += 8, panel += 2 * kGroupBytes, ahead += 2 * further) {
+    ask<Lines>(ahead, t.ahead_second), ask<Lines>(ahead + further, t.ahead_second);
+    step(panel + kGroupBytes, a, t.a_stride);
+  }
+  if (g < t.groups || t.odd) {
+    const int bytes = 4 * (t.groups - g) + 2 * t.odd;
+    static constexpr char kNothing[kGroupBytes] = {};
+    char rest[Rows][8];
+    for (int r = 0; r < Rows; ++r) pad_squares<T>(a + r * t.a_stride, bytes, rest[r]);
+    step(bytes > 4 ? panel + kGroupBytes : kNothing, rest[0], 8);
+  }
+#pragma GCC unroll 6
+  for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      const I low = I(sum[r / 2][2 * v]), high = I(sum[r / 2][2 * v + 1]);
+      const Sum x = Sum(r % 2 == 0 ? V::unpack_low64(low, high) : V::unpack_high64(low, high));
+      char* c = t.c + r * t.c_stride + 4 * column + V::kBytes * v;
+      V::store(c, I(t.add ? Sum(V::load(c)) + x : x));
+    }
+}
+
 template <class V, class Dot, class T, int Rows, int Lines>
 void tile(const Tile& t) {
+  if constexpr (Squares<Dot> && Rows > 1) {
+    squares_of_columns<V, Dot, T, Rows, Lines>(t, 0);
+    for (int column = 4 * V::kLanes; column < kPanel; column += 4 * V::kLanes)
+      squares_of_columns<V, Dot, T, Rows, 0>(t, column);
+    return;
+  }
   constexpr int kVectors = vectors_for<V>(Rows), kColumns = V::kLanes * kVectors;
   tile_of_columns<V, Dot, T, Rows, kVectors, Lines>(t, 0);
   for (int column = kColumns; column < kPanel; column += kColumns)

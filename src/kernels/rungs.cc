@@ -5,6 +5,9 @@
 #include "kernels/kernels.hpp"
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 namespace dsakit {
@@ -16,6 +19,10 @@ void use_avxvnni(Kernels&);
 void use_avxvnni_evex(Kernels&);
 void use_avx512vnni(Kernels&);
 void use_avx512(Kernels&);
+void use_neon(Kernels&);
+void use_neon_dotprod(Kernels&);
+void use_neon_i8mm(Kernels&);
+void use_neon_bf16(Kernels&);
 
 namespace {
 
@@ -38,6 +45,10 @@ bool has_avx512() {
 }
 bool has_avxvnni() { return has_avx2() && cpuid7(1, 0, 4); }
 bool has_bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+#elif defined(__aarch64__)
+bool has_dotprod() { return getauxval(AT_HWCAP) & HWCAP_ASIMDDP; }
+bool has_i8mm() { return has_dotprod() && getauxval(AT_HWCAP2) & HWCAP2_I8MM; }
+bool has_bf16() { return has_i8mm() && getauxval(AT_HWCAP2) & HWCAP2_BF16; }
 #endif
 
 struct Node {
@@ -75,6 +86,11 @@ struct Graph {
     add({"avxvnni", 1, evex ? use_avxvnni_evex : use_avxvnni, evex || has_avxvnni(), "AVX-VNNI, or AVX-512 VNNI and VL"});
     add({"avx512vnni", 0, use_avx512vnni, has_avx512(), "AVX-512 F, BW, VL, DQ and VNNI"});
     add({"avx512", 3, use_avx512, has_bf16(), "AVX-512 BF16"});
+#elif defined(__aarch64__)
+    add({"neon", 0, use_neon, true, ""});
+    add({"neon_dotprod", 1, use_neon_dotprod, has_dotprod(), "dots of int8 (asimddp)"});
+    add({"neon_i8mm", 2, use_neon_i8mm, has_i8mm(), "matrix products of int8 (i8mm)"});
+    add({"neon_bf16", 3, use_neon_bf16, has_bf16(), "matrix products of bf16 (bf16)"});
 #endif
   }
 };

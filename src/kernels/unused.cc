@@ -9,8 +9,8 @@ namespace dsakit {
 namespace {
 
 constexpr std::string_view kUnused[] = {
-    "amx_int8", "amx_bf16", "amx_fp16", "avx10",   "avx_vnni_int8",                        // x86-64
-    "asimddp",  "i8mm",     "bf16",     "svei8mm", "svebf16",       "sve", "sve2", "sme",  // AArch64
+    "amx_int8", "amx_bf16", "amx_fp16", "avx10",   "avx_vnni_int8",  // x86-64
+    "svei8mm",  "svebf16",  "sve",      "sve2",    "sme",           // AArch64
 };
 
 }  // namespace
