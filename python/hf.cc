@@ -74,28 +74,19 @@ class BatchCache {
   /// Appends rows as they are kept, by their names in RowKinds, to one sequence.
   void append(std::int64_t row, const nb::dict& named) {
     Arrays arrays("BatchCache");
-    const Check check("BatchCache", Level::portable);
-    LayerCache::State& cache = rows_.at(row).state();
-    NewRows rows;
+    LayerCache::State& cache = sequence(row);
     std::int64_t count = -1;
-    const auto take = [&](const char* name, const RowKind& kind, Tensor& to) {
-      if (kind.width == 0) return;
-      to = arrays.read(named.contains(name) ? nb::object(named[name]).ptr() : Py_None, name, false);
-      check.required(to, name);
-      check.dtype(to, name, {kind.dtype});
-      if (count < 0) count = to.rank > 0 ? to.shape[0] : 0;
-      check.shape(to, name, {count, kind.width}, "rows and width");
-      check.readable(to, name);
-      if (to.stride[0] != kind.width) check.fail(Status::invalid_stride, name, "", "has gaps", "contiguous rows");
-    };
-    take("latent", cache.latent, rows.latent);
-    take("rope", cache.rope, rows.rope);
-    take("latent_scale", cache.latent_scale, rows.latent_scale);
-    take("index_key", cache.index_key, rows.index_key);
-    take("index_scale", cache.index_scale, rows.index_scale);
+    const NewRows rows = rows_of(arrays, cache, named, false, count);
     cache.reserve(cache.length + count);
     cache.write(rows, 0, count);
     cache.length += count;
+  }
+  /// Copies those of one sequence.
+  void read(std::int64_t row, const nb::dict& named) {
+    Arrays arrays("BatchCache");
+    const LayerCache::State& cache = sequence(row);
+    std::int64_t count = cache.length;
+    cache.read(rows_of(arrays, cache, named, true, count));
   }
   std::int64_t pages() const {
     const PagePool& pool = *rows_[0].state().pool;
@@ -104,6 +95,35 @@ class BatchCache {
   std::size_t bytes() const { return rows_[0].bytes(); }
 
  private:
+  LayerCache::State& sequence(std::int64_t row) {
+    if (row < 0 || row >= std::int64_t(rows_.size()))
+      throw Error(Status::invalid_index, "BatchCache", "row", "", "is " + std::to_string(row),
+                  "0.." + std::to_string(std::int64_t(rows_.size()) - 1));
+    return rows_[row].state();
+  }
+  /// Arrays of `count` rows of each kind that `cache` has; -1: of as many as the first one.
+  static NewRows rows_of(Arrays& arrays, const LayerCache::State& cache, const nb::dict& named, bool written,
+                         std::int64_t& count) {
+    const Check check("BatchCache", Level::portable);
+    NewRows rows;
+    const auto take = [&](const char* name, const RowKind& kind, Tensor& to) {
+      if (kind.width == 0) return;
+      to = arrays.read(named.contains(name) ? nb::object(named[name]).ptr() : Py_None, name, written);
+      check.required(to, name);
+      check.dtype(to, name, {kind.dtype});
+      if (count < 0) count = to.rank > 0 ? to.shape[0] : 0;
+      check.shape(to, name, {count, kind.width}, "rows and width");
+      written ? check.writable(to, name) : check.readable(to, name);
+      if (to.stride[0] != kind.width) check.fail(Status::invalid_stride, name, "", "has gaps", "contiguous rows");
+    };
+    take("latent", cache.latent, rows.latent);
+    take("rope", cache.rope, rows.rope);
+    take("latent_scale", cache.latent_scale, rows.latent_scale);
+    take("index_key", cache.index_key, rows.index_key);
+    take("index_scale", cache.index_scale, rows.index_scale);
+    return rows;
+  }
+
   std::vector<LayerCache> rows_;
 };
 
@@ -184,6 +204,7 @@ void bind_hf(nb::module_& m) {
       .def("select", &BatchCache::select, nb::arg("rows"))
       .def("crop", &BatchCache::crop, nb::arg("counts"))
       .def("append", &BatchCache::append, nb::arg("row"), nb::arg("rows"))
+      .def("read", &BatchCache::read, nb::arg("row"), nb::arg("rows"))
       .def_prop_ro("lengths", &BatchCache::lengths)
       .def_prop_ro("pages", &BatchCache::pages)
       .def_prop_ro("nbytes", &BatchCache::bytes);

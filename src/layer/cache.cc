@@ -136,6 +136,21 @@ void LayerCache::State::write(const NewRows& rows, std::int64_t row, std::int64_
   one(index_scale, rows.index_scale);
 }
 
+void LayerCache::State::read(const NewRows& rows) const {
+  const std::shared_lock lock(pool->mutex);
+  const auto one = [&](const CachePool& from, const Tensor& to) {
+    const std::int64_t bytes = from.row_bytes();
+    for (std::int64_t i = 0; i < length && bytes > 0; ++i)
+      std::memcpy(static_cast<std::byte*>(to.data) + i * bytes, from.memory.data() + slot(i) * bytes,
+                  std::size_t(bytes));
+  };
+  one(latent, rows.latent);
+  one(rope, rows.rope);
+  one(latent_scale, rows.latent_scale);
+  one(index_key, rows.index_key);
+  one(index_scale, rows.index_scale);
+}
+
 std::size_t LayerCache::State::bytes() const {
   return latent.memory.size() + rope.memory.size() + latent_scale.memory.size() + index_key.memory.size() +
          index_scale.memory.size();

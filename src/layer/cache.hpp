@@ -103,6 +103,8 @@ struct LayerCache::State {
   void keep(std::int64_t positions);
   /// Rows row .. row+count-1 of `rows` become positions length .. length+count-1, which are reserved.
   void write(const NewRows& rows, std::int64_t row, std::int64_t count);
+  /// All that is held, to rows of the same kinds.
+  void read(const NewRows& rows) const;
   std::size_t bytes() const;
   /// Whether it was made for layers of these sizes.
   bool holds(const RowKinds&) const;

@@ -186,12 +186,24 @@ class Attention(nn.Module):
         selection: torch.Tensor | None,
     ) -> torch.Tensor:
         batch, count, _ = hidden.shape
-        x = _folded(hidden.detach(), new).to(torch.bfloat16)
-        cos, sin = (_folded(t.expand(batch, -1, -1), new).to(torch.bfloat16) for t in angles)
-        out = torch.empty(x.shape, dtype=torch.bfloat16 if hidden.dtype == torch.bfloat16 else torch.float32)
+        x, cos, sin = (_folded(t, new) for t in (hidden.detach(), *(t.expand(batch, -1, -1) for t in angles)))
         counts = [count] * batch if new is None else new.sum(1).tolist()
-        self.layer.forward(x, out, cos, sin, rows, counts, selection)
-        return _unfolded(out.to(hidden.dtype), batch, count, new, 0)
+        return _unfolded(self._compute(x, cos, sin, rows, counts, selection), batch, count, new, 0)
+
+    def _compute(
+        self,
+        x: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        rows: BatchCache,
+        counts: list[int],
+        selection: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """[tokens, hidden_size] of counts[i] tokens that row i of the batch grows by, one row after the other."""
+        out = torch.empty(x.shape, dtype=torch.bfloat16 if x.dtype == torch.bfloat16 else torch.float32)
+        hidden, cos, sin = (t.to(torch.bfloat16) for t in (x, cos, sin))
+        self.layer.forward(hidden, out, cos, sin, rows, counts, selection)
+        return out.to(x.dtype)
 
 
 def _folded(t: torch.Tensor, new: torch.Tensor | None) -> torch.Tensor:
