@@ -7,6 +7,7 @@
 
 #include "core/float16.hpp"
 #include "core/random.hpp"
+#include "layer/compare.hpp"
 #include "layer/exact_layer.hpp"
 #include "layer/layer.hpp"
 #include "layer/test_source.hpp"
@@ -114,6 +115,60 @@ TEST_P(Layers, AgreesWithTheFormula) {
   io::ModelConfig other = config;  // the other order of rotated pairs
   other.rope_interleave = !other.rope_interleave;
   EXPECT_GT(relative_error(r.out, ExactLayer(other, true, *source, some).attend(r.selection)), 5 * limit);
+}
+
+/// The other source's indexer as one reads it who takes pairs beside each other for pairs of halves.
+class MisreadIndexer final : public WeightSource {
+ public:
+  MisreadIndexer(std::unique_ptr<WeightSource> source, const io::ModelConfig& config)
+      : source_(std::move(source)), di_(config.index_head_dim), dr_(config.qk_rope_head_dim) {}
+  bool has(const std::string& name) const override { return source_->has(name); }
+  io::AlignedArray<bf16> matrix(const std::string& name, std::int64_t rows, std::int64_t columns) const override {
+    return reordered(name, source_->matrix(name, rows, columns), columns);
+  }
+  io::AlignedArray<bf16> vector_bf16(const std::string& name, std::int64_t size) const override {
+    return source_->vector_bf16(name, size);
+  }
+  io::AlignedArray<float> vector_f32(const std::string& name, std::int64_t size) const override {
+    return reordered(name, source_->vector_f32(name, size), 1);
+  }
+
+ private:
+  template <class T>
+  io::AlignedArray<T> reordered(const std::string& name, io::AlignedArray<T> from, std::int64_t columns) const {
+    if (!name.starts_with("indexer.") || name.starts_with("indexer.weights_proj")) return from;
+    io::AlignedArray<T> to(from.size());
+    for (std::int64_t row = 0; row < std::int64_t(from.size()) / columns; ++row) {
+      const std::int64_t i = row % di_, half = dr_ / 2, other = i < half ? 2 * i : i < dr_ ? 2 * (i - half) + 1 : i;
+      std::copy_n(from.data() + (row - i + other) * columns, columns, to.data() + row * columns);
+    }
+    return to;
+  }
+
+  std::unique_ptr<WeightSource> source_;
+  std::int64_t di_, dr_;
+};
+
+TEST(ComparedModes, ShowAnIndexerWhosePairsAreMisread) {
+  const io::ModelConfig config = deepseek_like();
+  Random random(8);
+  const std::vector<bf16> hidden = random_bf16(random, 200 * config.hidden_size, -1.7f, 1.7f);
+  const Mode modes[] = {Mode::sparse_bf16, Mode::sparse_w8a8, Mode::sparse_w8a8_packed};
+  const auto figures = [&](bool misread) {
+    std::size_t sources = 0;  // one for each mode; the last one, for float64, is right
+    const auto source = [&] {
+      auto right = synthetic_source(11);
+      return misread && sources++ < std::size(modes) ? std::make_unique<MisreadIndexer>(std::move(right), config)
+                                                     : std::move(right);
+    };
+    return compare_modes({.config = config, .layer = 0, .source = source, .hidden = hidden, .selection = {}}, modes);
+  };
+  const std::vector<ModeFigures> right = figures(false), wrong = figures(true);
+  for (std::size_t i = 0; i < std::size(modes); ++i) {
+    EXPECT_GT(right[i].recall->mean, 0.97) << name_of(modes[i]);
+    EXPECT_LT(wrong[i].recall->mean, 0.7) << name_of(modes[i]);
+    EXPECT_GT(wrong[i].exact.rms, 4 * right[i].exact.rms) << name_of(modes[i]);
+  }
 }
 
 TEST_P(Layers, SameBitsHoweverATokenIsReached) {
