@@ -35,6 +35,7 @@ struct ConvertCommand {
   std::string checkpoint{}, out{}, format{};
   std::string layers{};  // "0-3,7"; "": all
   bool attention_only = false;
+  std::string mlp{}, weights{};    // "": as the format has them
   std::string statics = "refuse";  // or dequantise: what to do with weights for static activations
   std::string shard_size = "5GB";
 };
@@ -48,6 +49,9 @@ struct LayerOptions {
   std::vector<std::string> modes{};  // empty: all
   std::uint64_t seed = 0;            // of the synthetic rows
   std::string weights = "as_stored", statics = "refuse";  // of ModelOptions
+  // Of the layers below, which tokens alone go through: as in RunOptions, and "" or 0 if not given.
+  std::string mlp{}, expert_memory{};
+  std::int64_t pass = 0;
   bool json = false;
 };
 int layer(const LayerOptions&);

@@ -5,7 +5,9 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <initializer_list>
 
 #include "commands.hpp"
 #include "dsakit/error.hpp"
@@ -47,19 +49,40 @@ TargetFormat format_of(const std::string& name) {
   throw Error(Status::invalid_argument, "convert", "format", "", "is " + name.substr(0, 120), "bf16, w8a8 or packed");
 }
 
+/// What `asked` says of `option`, one of those that the format has, of which the first is meant by "".
+std::string choice(const char* option, const std::string& asked, const std::string& format,
+                   std::initializer_list<const char*> choices) {
+  if (asked.empty()) return *choices.begin();
+  if (std::ranges::find(choices, asked) != choices.end()) return asked;
+  throw Error(Status::invalid_argument, "convert", option, "", "is " + asked.substr(0, 120),
+              fmt::format("{} with format {}", fmt::join(choices, " or "), format),
+              "int8 MLPs are in w8a8, what is stored is in packed");
+}
+
 }  // namespace
 
 int convert(const ConvertCommand& command) {
   if (command.statics != "refuse" && command.statics != "dequantise")
     throw Error(Status::invalid_argument, "convert", "static", "", "is " + command.statics.substr(0, 120),
                 "refuse or dequantise");
+  const TargetFormat format = format_of(command.format);
+  const bool packed = format == TargetFormat::packed, w8a8 = format == TargetFormat::w8a8;
+  const char* only = packed ? "as_stored" : "bf16";
+  choice("weights", command.weights, command.format, {only});
+  const std::string mlp = w8a8 ? choice("mlp", command.mlp, command.format, {"int8", "bf16"})
+                               : choice("mlp", command.mlp, command.format, {only});
   ::signal(SIGXFSZ, SIG_IGN);  // a file larger than allowed is an error of the write, named as such
   ConvertReport report;
   {
     BytesLine line;
-    report = dsakit::convert({command.checkpoint, command.out, format_of(command.format), command.layers,
-                              command.attention_only, command.statics == "dequantise",
-                              size_of_text(command.shard_size)},
+    report = dsakit::convert({.checkpoint = command.checkpoint,
+                              .out = command.out,
+                              .format = format,
+                              .layers = command.layers,
+                              .attention_only = command.attention_only,
+                              .int8_mlp = mlp == "int8",
+                              .dequantise_static = command.statics == "dequantise",
+                              .shard_bytes = size_of_text(command.shard_size)},
                              [&](std::uint64_t done, std::uint64_t all) { line.at(done, all); });
   }
   for (const std::string& note : report.notes) fmt::print(stderr, "{}\n", note);

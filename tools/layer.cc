@@ -62,10 +62,13 @@ Input input_of(const LayerOptions& options, const std::shared_ptr<const io::Chec
   const std::vector<std::int32_t> tokens = io::read_tokens(options.tokens, c.vocab_size);
   if (tokens.empty()) refuse(Status::invalid_value, "tokens", "are none", "at least one");
   Progress progress("loading the layers below");
-  Entering entering = entering_layer(checkpoint, layer, tokens,
-                                     {.weights = options.weights,
-                                      .static_activations = options.statics,
-                                      .progress = [&](double share) { progress.at(share); }});
+  ModelOptions below{.weights = options.weights,
+                     .static_activations = options.statics,
+                     .progress = [&](double share) { progress.at(share); }};
+  if (!options.mlp.empty()) below.mlp = options.mlp;
+  if (!options.expert_memory.empty()) below.expert_memory = std::int64_t(size_of_text(options.expert_memory));
+  if (options.pass > 0) below.pass = options.pass;
+  Entering entering = entering_layer(checkpoint, layer, tokens, below);
   return {normalised(entering.residual, gamma, c.rms_norm_eps), std::move(entering.selection)};
 }
 
@@ -90,6 +93,13 @@ void check(const LayerOptions& options, const io::ModelConfig& c) {
     refuse(Status::invalid_argument, "weights", "is " + options.weights.substr(0, 120), "as_stored or bf16");
   if (options.statics != "refuse" && options.statics != "dequantise")
     refuse(Status::invalid_argument, "static", "is " + options.statics.substr(0, 120), "refuse or dequantise");
+  if (options.tokens.empty())
+    for (const auto& [name, given] : {std::pair{"mlp", !options.mlp.empty()},
+                                      {"expert_memory", !options.expert_memory.empty()},
+                                      {"pass", options.pass > 0}})
+      if (given)
+        refuse(Status::invalid_argument, name, "is given", "--tokens FILE beside it",
+               "it is about the layers below, which other rows do not go through");
   if (c.index_topk > 0 && !c.full_indexer[std::size_t(options.layer)] && options.tokens.empty())
     refuse(Status::unsupported, "N", fmt::format("is {}, a layer without an indexer", options.layer), "--tokens FILE",
            "it attends to the selection of a layer before it");

@@ -133,6 +133,8 @@ int main(int argc, char** argv) {
       ->required();
   convert_command->add_option("--layers", convert_options.layers, "Only these, such as 0-3,7");
   convert_command->add_flag("--attention-only", convert_options.attention_only, "Only what attention takes");
+  convert_command->add_option("--mlp", convert_options.mlp, "Of w8a8: int8, or bf16 to leave MLPs and experts unquantised.\nOther formats have one way: bf16 is bf16, packed is as_stored");
+  convert_command->add_option("--weights", convert_options.weights, "8-bit floats: bf16 in the formats bf16 and w8a8, as_stored in packed");
   convert_command->add_option("--static", convert_options.statics, "dequantise: read weights made for static activations")
       ->capture_default_str();
   convert_command->add_option("--shard-size", convert_options.shard_size, "SIZE that no file is above, unless one tensor is")
@@ -156,6 +158,11 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   layer_command->add_option("--static", layer_options.statics, "dequantise: read weights made for static activations")
       ->capture_default_str();
+  layer_command->add_option("--mlp", layer_options.mlp, "With --tokens, of the layers below: as_stored, bf16 or int8");
+  layer_command->add_option("--expert-memory", layer_options.expert_memory, "With --tokens: SIZE for experts, the rest is read when it is wanted\n(default: what the machine has left)")
+      ->check(size, "", "");
+  layer_command->add_option("--pass", layer_options.pass, "With --tokens: tokens for which each expert is read once (default: 4096)")
+      ->check(integer(1, kMaxTokens), "", "");
   layer_command->add_flag("--json", layer_options.json, "Machine-readable");
 
   DemoOptions demo_options;

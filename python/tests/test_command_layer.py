@@ -127,6 +127,31 @@ def test_hidden_and_tokens_are_the_same_rows(tmp_path):
     assert figures(changed, 1, "--tokens", tmp_path / "ids.npy") != wanted
 
 
+def test_options_of_the_layers_below(tmp_path):
+    """Bits depend on --mlp alone; what needs memory for experts says so."""
+    folder = made.make("v32", "fp8").write(tmp_path / "model")
+    np.save(tmp_path / "ids.npy", IDS)
+    args = (folder, 2, "--tokens", tmp_path / "ids.npy")
+    wanted = figures(*args)
+    assert figures(*args, "--expert-memory", "200KB", "--pass", 7) == wanted
+    assert figures(*args, "--mlp", "as_stored") == wanted == figures(*args, "--mlp", "bf16")
+    int8 = figures(*args, "--mlp", "int8")
+    for mode in ALL:
+        assert int8[mode]["float64"] != wanted[mode]["float64"]
+        assert int8[mode]["weight_bytes"] == wanted[mode]["weight_bytes"]
+    assert "expert" in dsakit_command("layer", *args, "--expert-memory", "5KB", status=4)
+    assert "mlp is fp4, wanted as_stored, bf16 or int8" in dsakit_command("layer", *args, "--mlp", "fp4", status=2)
+    for option, value, name in (
+        ("--mlp", "bf16", "mlp"),
+        ("--expert-memory", 9, "expert_memory"),
+        ("--pass", 9, "pass"),
+    ):
+        message = dsakit_command("layer", folder, 2, "--synthetic", 5, option, value, status=2)
+        assert f"{name} is given, wanted --tokens FILE beside it" in message
+    # The first layer has none below.
+    assert figures(folder, 0, *args[2:], "--mlp", "int8") == figures(folder, 0, *args[2:])
+
+
 def test_a_layer_that_shares_a_selection(tmp_path):
     checkpoint = made.make("glm", "float", indexer_types=["full", "full", "shared"])
     for name in [name for name in checkpoint.tensors if "layers.2.self_attn.indexer" in name]:

@@ -108,6 +108,34 @@ def test_w8a8_is_quantised_once(tmp_path, name):
     }
 
 
+@pytest.mark.parametrize("name", ["v32-fp8", "glm-fused", "k2-dynamic"])
+def test_w8a8_of_attention_alone(tmp_path, name):
+    """--mlp bf16: the numbers of MLPs and experts, whatever they are stored as; attention as ever."""
+    checkpoint = made.make(*made.SETS[name])
+    source, out = checkpoint.write(tmp_path / "in"), tmp_path / "out"
+    converted(source, out, "--format", "w8a8", "--mlp", "bf16", "--weights", "bf16", *SMALL)
+    converted(source, tmp_path / "all", "--format", "w8a8", *SMALL)
+    tensors, whole = read(out), read(tmp_path / "all")
+    description = json.loads((out / "quant_model_description.json").read_text())
+    for key, (dtype, codes) in tensors.items():
+        if ".mlp." not in key:
+            assert dtype == whole[key][0] and np.array_equal(codes, whole[key][1])
+            continue
+        assert description[key] == "FLOAT" and dtype in ("BF16", "F32")
+        assert np.array_equal(made.from_bf16(codes) if dtype == "BF16" else codes, checkpoint.values[key])
+    assert "W8A8_DYNAMIC" in {description[key] for key in tensors}
+    args = ("--mode", "dense_bf16", "--text", "-", "--json")
+    said = [json.loads(dsakit_command("run", f, *args, stdin=b"Some text." * 9)) for f in (out, tmp_path / "all")]
+    bits = [report["modes"]["dense_bf16"]["bits_per_token"] for report in said]
+    assert bits[0] > 0 and 0 < abs(bits[0] - bits[1]) < 0.05 * bits[1]
+
+    converted(source, out, "--format", "w8a8", "--mlp", "bf16", *SMALL)  # nothing is left to do
+    for same in ((), ("--mlp", "int8")):
+        message = converted(source, out, "--format", "w8a8", *same, *SMALL, status=3)
+        assert "convert.json: int8_mlp is false, wanted true" in message
+    converted(source, tmp_path / "all", "--format", "w8a8", "--mlp", "int8", *SMALL)
+
+
 @pytest.mark.parametrize("name", ["v32-fp8", "glm-fused", "k2-dynamic", "v3-mtp"])
 def test_packed_is_the_same_model(tmp_path, name):
     """Experts in blocks, everything else as it was: the same bits, whatever memory holds."""
@@ -224,6 +252,16 @@ def test_refusals_come_before_anything_is_written(tmp_path, source):
     assert "layers is 3, wanted" in converted(source, out, "--format", "bf16", "--layers", "3", status=2)
     assert "static is no, wanted" in converted(source, out, "--format", "bf16", "--static", "no", status=2)
     assert "--format is required" in converted(source, out, status=2)
+    for form, option, value, wanted in (
+        ("bf16", "mlp", "int8", "bf16"),
+        ("bf16", "mlp", "as_stored", "bf16"),
+        ("w8a8", "mlp", "as_stored", "int8 or bf16"),
+        ("packed", "mlp", "int8", "as_stored"),
+        ("w8a8", "weights", "as_stored", "bf16"),
+        ("packed", "weights", "bf16", "as_stored"),
+    ):
+        message = converted(source, out, "--format", form, "--" + option, value, status=2)
+        assert f"convert: {option} is {value}, wanted {wanted} with format {form}" in message
     static = made.make("v32", "static").write(tmp_path / "static")
     assert "static activations" in converted(static, out, "--format", "bf16", status=2)
     checkpoint = made.make("v32", "fp8")

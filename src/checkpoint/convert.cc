@@ -115,16 +115,17 @@ void for_rows(const io::StoredMatrix& m, Visit&& visit) {
   }
 }
 
-/// Whether w8a8 has this weight in int8.
-bool is_int8(const ModelTensor& t) {
-  if (!t.quantised) return false;
-  if (t.part == Part::dense_mlp || t.part == Part::shared_experts || t.part == Part::routed_experts) return true;
+/// Whether this weight becomes int8.
+bool is_int8(const ModelTensor& t, const ConvertOptions& options) {
+  if (!t.quantised || options.format != TargetFormat::w8a8) return false;
+  if (t.part == Part::dense_mlp || t.part == Part::shared_experts || t.part == Part::routed_experts)
+    return options.int8_mlp;
   for (const char* module : {"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "wq_b"})
     if (t.name.ends_with(std::string(".") + module + ".weight")) return true;
   return false;
 }
 
-Item item_of(const io::Checkpoint& checkpoint, const ModelTensor& t, TargetFormat format) {
+Item item_of(const io::Checkpoint& checkpoint, const ModelTensor& t, const ConvertOptions& options) {
   const std::uint64_t count = std::uint64_t(t.parameters());
   if (t.shape.size() == 1 || !(t.quantised || t.part == Part::embedding || t.part == Part::head)) {
     const io::Place place = checkpoint.tensor(t.name, t.shape);  // norms, router and the like keep their digits
@@ -135,12 +136,12 @@ Item item_of(const io::Checkpoint& checkpoint, const ModelTensor& t, TargetForma
   }
   Item item{.how = Item::widened, .source = source_matrix(checkpoint, t)};
   item.places = places_of(item.source);
-  if (format == TargetFormat::packed) {
+  if (options.format == TargetFormat::packed) {
     item.how = Item::copied;
     for (const io::Place& place : item.places) item.out.push_back(as_it_is(place));
     return item;
   }
-  if (format == TargetFormat::w8a8 && is_int8(t)) {
+  if (is_int8(t, options)) {
     item.how = item.source.format == io::WeightFormat::int8 ? Item::as_codes : Item::quantised;
     const std::vector<std::int64_t> column = {t.shape[0], 1};
     const std::uint64_t column_bytes = std::uint64_t(t.shape[0]) * sizeof(float);
@@ -254,7 +255,7 @@ class Conversion {
     for_each_tensor(c, [&](const ModelTensor& t) {
       if (t.part == Part::mtp || !selection.holds(t.name, c)) return;
       if (options_.format != TargetFormat::packed || t.part != Part::routed_experts)
-        items_.push_back(item_of(checkpoint_, t, options_.format));
+        items_.push_back(item_of(checkpoint_, t, options_));
       else if (t.name.ends_with(".experts.0.gate_proj.weight"))
         items_.push_back(packed_item(checkpoint_, layer_name(t.name).layer));
     });
@@ -304,6 +305,7 @@ class Conversion {
     job_ = {{"format", io::json_quoted(name_of(options_.format))},
             {"layers", options_.layers.empty() ? "\"all\"" : io::json_quoted(options_.layers)},
             {"attention_only", options_.attention_only ? "true" : "false"},
+            {"int8_mlp", options_.format == TargetFormat::w8a8 && options_.int8_mlp ? "true" : "false"},
             {"static", options_.dequantise_static ? "\"dequantise\"" : "\"refuse\""},
             {"shard_bytes", std::to_string(options_.shard_bytes)},
             {"source", source + "\n ]"}};

@@ -9,7 +9,7 @@ namespace dsakit {
 
 enum class TargetFormat {
   bf16,  // every quantised weight as the number it stands for
-  w8a8,  // msModelSlim's layout: int8 and a scale per row for q_a, q_b, kv_a, wq_b and all MLPs, the rest as for bf16
+  w8a8,  // msModelSlim's layout: int8 and a scale per row for q_a, q_b, kv_a, wq_b and MLPs, the rest as for bf16
   packed,  // every tensor as it is stored, but the experts of a layer in blocks as they lie in memory: one read each
 };
 
@@ -19,6 +19,7 @@ struct ConvertOptions {
   TargetFormat format = TargetFormat::bf16;
   std::string layers{};         // "0-3,7"; "": all, with embedding, final norm and head
   bool attention_only = false;  // what attention takes, and input_layernorm
+  bool int8_mlp = true;         // w8a8: false leaves MLPs, experts included, as for bf16
   bool dequantise_static = false;
   std::uint64_t shard_bytes = 5'000'000'000;  // a shard is not larger, unless one tensor is
 };
