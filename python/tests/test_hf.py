@@ -125,17 +125,15 @@ def widths(ours):
     return names | (dict(index_key=config.index_head_dim) if ours.has_indexer else {})
 
 
-@pytest.fixture(scope="module", params=[(kind, by) for by in ("kernels", "eager") for kind in KINDS], ids="-".join)
-def pair(request):
-    """A model as it is, and accelerated: by our kernels, or with eager's arithmetic in their place."""
-    kind, by = request.param
-    eager, fast = made(kind), made(kind)
-    hf.accelerate(fast, page_size=PAGE)
-    fast.is_exact = by == "eager"
-    if fast.is_exact:
-        for theirs, ours in zip(eager.model.layers, fast.model.layers, strict=True):
-            ours.self_attn._compute = on_paged_tokens(theirs.self_attn, ours.self_attn)
-    return eager, fast
+@pytest.fixture(scope="module", params=KINDS)
+def models(request):
+    """A model as it is, accelerated, and accelerated with eager's arithmetic in the kernels' place."""
+    eager, fast, exact = (made(request.param) for _ in range(3))
+    for model in (fast, exact):
+        hf.accelerate(model, page_size=PAGE)
+    for theirs, ours in zip(eager.model.layers, exact.model.layers, strict=True):
+        ours.self_attn._compute = on_paged_tokens(theirs.self_attn, ours.self_attn)
+    return eager, fast, exact
 
 
 @pytest.fixture(scope="module")
@@ -164,14 +162,14 @@ def generated(model, ids, count=12, **how):
     return model.generate(ids, max_new_tokens=count, **how)
 
 
-def both(pair, ids, **how):
-    """What the two of a pair generate: the same tokens; logits but for the order of sums where arithmetic is the same."""
-    wanted, got = (generated(model, ids, **how) for model in pair)
-    assert torch.equal(got.sequences, wanted.sequences)
-    a, b = torch.stack(wanted.logits), torch.stack(got.logits)
-    if pair[1].is_exact:
-        assert rms(a - b) < 1e-5 * rms(a)
-    return a, b, got.sequences
+def same(models, ids, **how):
+    """All generate the same tokens, with the same logits but for the order of sums where the arithmetic is eager's.
+    What eager and ours say: logits of both, and the tokens."""
+    eager, fast, exact = (generated(model, ids, **how) for model in models)
+    wanted, ours, alone = (torch.stack(said.logits) for said in (eager, fast, exact))
+    assert torch.equal(exact.sequences, eager.sequences) and rms(alone - wanted) < 1e-5 * rms(wanted)
+    assert torch.equal(fast.sequences, eager.sequences)
+    return wanted, ours, fast.sequences
 
 
 def leads(logits):
@@ -191,36 +189,36 @@ WAYS = {
 
 
 @pytest.mark.parametrize("start,way", [(14500, "plain"), *((15000, way) for way in WAYS)])
-def test_greedy(pair, start, way):
-    a, b, _ = both(pair, tokens(start), **WAYS[way])
+def test_greedy(models, start, way):
+    a, b, _ = same(models, tokens(start), **WAYS[way])
     if way == "plain":  # the others compute the same
         assert leads(a) >= 8 * rms(a - b)
 
 
 @pytest.mark.parametrize("how", [{}, dict(cache_implementation="static"), dict(use_cache=False)], ids=str)
-def test_left_padding(pair, how):
+def test_left_padding(models, how):
     """Rows of different lengths: the tokens of each row alone."""
     rows = [tokens(14500), tokens(15039, 131), tokens(14590, 80)]
     ids, mask = torch.zeros(3, 170, dtype=torch.long), torch.zeros(3, 170, dtype=torch.long)
     for i, row in enumerate(rows):
         ids[i, 170 - row.shape[1] :], mask[i, 170 - row.shape[1] :] = row[0], 1
-    a, b, said = both(pair, ids, count=5, attention_mask=mask, **how)
+    a, b, said = same(models, ids, count=5, attention_mask=mask, **how)
     assert leads(a) >= 8 * rms(a - b)
     for i, row in enumerate(rows):
-        alone = generated(pair[1], row, count=5)
+        alone = generated(models[1], row, count=5)
         assert torch.equal(alone.sequences[0, -5:], said[i, -5:])
 
 
 @pytest.mark.parametrize("how", [dict(num_beams=3), dict(num_beams=4, num_return_sequences=3)], ids=str)
 @pytest.mark.parametrize("start", [10500, 14500])
-def test_beams(pair, start, how):
-    both(pair, tokens(start), **how)
+def test_beams(models, start, how):
+    same(models, tokens(start), **how)
 
 
-def test_beams_with_padding(pair):
+def test_beams_with_padding(models):
     ids = torch.cat([torch.zeros(1, 9, dtype=torch.long), tokens(14500)], 1)
     mask = (torch.arange(ids.shape[1]) >= 9).long()[None]
-    both(pair, ids, attention_mask=mask, num_beams=3)
+    same(models, ids, attention_mask=mask, num_beams=3)
 
 
 @torch.no_grad()
@@ -237,11 +235,13 @@ def appended(model, ids, *ends):
     return said
 
 
-def test_appended_chunks(pair):
-    eager, fast = pair
+def test_appended_chunks(models):
     ids = tokens(15000)
-    wanted = generated(eager, ids, count=8).sequences[0, -8:].tolist()
-    assert appended(eager, ids, 100, 170) == appended(fast, ids, 100, 170) == appended(fast, ids, 1, 33, 170) == wanted
+    wanted = generated(models[0], ids, count=8).sequences[0, -8:].tolist()
+    for model in models:
+        assert appended(model, ids, 100, 170) == wanted
+    for model in models[1:]:
+        assert appended(model, ids, 1, 33, 170) == wanted
 
 
 @pytest.mark.parametrize("kind", KINDS)
