@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/roof.hpp"
 
-#include <omp.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
+#include <thread>
+#include <vector>
 
 namespace dsakit {
 namespace {
@@ -22,6 +24,18 @@ double best_seconds(int tries, F f) {
   return best;
 }
 
+/// f(thread) on all of them; the sum of what they return.
+template <class F>
+auto on_threads(int threads, F f) {
+  using Result = decltype(f(0));
+  std::vector<Result> results(static_cast<std::size_t>(threads));
+  std::vector<std::thread> others;
+  for (int t = 1; t < threads; ++t) others.emplace_back([&, t] { results[std::size_t(t)] = f(t); });
+  results[0] = f(0);
+  for (std::thread& t : others) t.join();
+  return std::accumulate(results.begin(), results.end(), Result());
+}
+
 /// Eight chains, so that the additions do not limit it.
 std::uint64_t read_all(const std::uint64_t* x, std::int64_t n) {
   std::uint64_t sum[8] = {};
@@ -35,13 +49,10 @@ std::uint64_t read_all(const std::uint64_t* x, std::int64_t n) {
 }  // namespace
 
 double measure_peak(const Kernels& kernels, Dot kind, int threads) {
-  constexpr int kRounds = 1 << 17;
+  constexpr int kRounds = 1 << 19;  // milliseconds, so that the threads' beginning does not count
   double operations = 0;
-  const double seconds = best_seconds(40, [&] {
-    operations = 0;
-#pragma omp parallel num_threads(threads) reduction(+ : operations)
-    operations += kernels.peak[int(kind)](kRounds);
-  });
+  const double seconds = best_seconds(
+      20, [&] { operations = on_threads(threads, [&](int) { return kernels.peak[int(kind)](kRounds); }); });
   return operations / seconds * 1e-9;
 }
 
@@ -59,16 +70,11 @@ double measure_read(int threads) {
   madvise(memory, kBytes, MADV_HUGEPAGE);
 #endif
   auto* words = static_cast<std::uint64_t*>(memory);
+  std::fill_n(words, kWords, std::uint64_t(1));
   std::uint64_t sum = 0;
-#pragma omp parallel for num_threads(threads)
-  for (std::int64_t i = 0; i < kWords; i += 512) words[i] = 1;
-  const double seconds = best_seconds(10, [&] {
-#pragma omp parallel num_threads(threads) reduction(+ : sum)
-    {
-      const std::int64_t share = kWords / omp_get_num_threads();
-      sum += read_all(words + share * omp_get_thread_num(), share);
-    }
-  });
+  const std::int64_t share = kWords / threads;
+  const double seconds = best_seconds(
+      10, [&] { sum += on_threads(threads, [&](int t) { return read_all(words + share * t, share); }); });
   munmap(memory, kBytes);
   return sum ? kBytes / seconds * 1e-9 : 0;
 }

@@ -101,6 +101,7 @@ class ExpertCache final : public Experts {
   std::uint64_t clock_ = 0;
   bool ending_ = false;
   ExpertCounts counts_;
+  const int forks_ = forks();
   std::vector<std::thread> readers_;
 };
 
@@ -148,7 +149,7 @@ ExpertCache::~ExpertCache() {
   }
   wanted_.notify_all();
   for (std::thread& reader : readers_)
-    if (forked()) reader.detach();  // it did not come along
+    if (forks() != forks_) reader.detach();  // it did not come along
     else reader.join();
 }
 
@@ -209,7 +210,7 @@ std::optional<std::size_t> ExpertCache::found(std::int64_t layer, std::span<cons
 std::size_t ExpertCache::next(std::int64_t layer, std::span<const std::int32_t> experts, std::vector<bool>& taken) {
   const auto found = [&] { return this->found(layer, experts, taken); };
   std::unique_lock lock(mutex_);
-  while (forked() && !found()) do_one(lock, buffer_of(0));  // the readers did not come along
+  while (forks() != forks_ && !found()) do_one(lock, buffer_of(0));  // the readers did not come along
   if (!found()) {
     const auto start = std::chrono::steady_clock::now();
     arrived_.wait(lock, [&] { return found().has_value(); });

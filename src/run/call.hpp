@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include <omp.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -13,11 +11,9 @@
 #include "run/carver.hpp"
 #include "run/cost.hpp"
 #include "run/state.hpp"
+#include "run/team.hpp"
 
 namespace dsakit {
-
-/// True in a child made by fork(): libgomp's threads did not come along, and waiting for them would never end.
-bool forked();
 
 /// One call of one operator: holds the context, its workspace and its threads from check() to return.
 /// Everything that can fail (the memory) happens in the constructor, before the first store.
@@ -49,17 +45,18 @@ class Call {
   void parallel_for(std::int64_t n, const Work& work, F&& f) {
     if (n <= 0 || cancelled_) return;
     const int threads = int(std::min<std::int64_t>(n, this->threads()));
-    if (threads == 1 || work.nanoseconds(*state_.rates) < kWorthWaking || omp_in_parallel() || forked()) {
-      for (std::int64_t i = 0; i < n && !cancelled_; ++i) f(i, 0), poll();
-      return;
-    }
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-    for (std::int64_t i = 0; i < n; ++i) {
-      if (cancelled_) continue;
-      const int thread = omp_get_thread_num();
+    const auto each = [&](std::int64_t i, int thread) {
+      if (cancelled_) return;
       f(i, thread);
       if (thread == 0) poll();
+    };
+    if (threads == 1 || work.nanoseconds(*state_.rates) < kWorthWaking || Team::busy()) {
+      for (std::int64_t i = 0; i < n; ++i) each(i, 0);
+      return;
     }
+    state_.team.run(
+        n, threads, [](void* data, std::int64_t i, int thread) { (*static_cast<decltype(each)*>(data))(i, thread); },
+        const_cast<void*>(static_cast<const void*>(&each)));
   }
 
   /// Throws INTERRUPTED if the user asked for it during the call. Last thing an operator does.
@@ -82,7 +79,7 @@ class Call {
     if (state_.asked(state_.asked_data)) cancelled_ = true;
   }
 
-  static constexpr double kWorthWaking = 1e5;  // ns: libgomp's sleeping threads take 5 to 50 us to come
+  static constexpr double kWorthWaking = 1e5;  // ns: sleeping threads take 5 to 50 us to come
 
   Context::State& state_;
   std::lock_guard<std::recursive_mutex> lock_;

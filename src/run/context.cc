@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dsakit/context.hpp"
 
-#include <pthread.h>
-#include <sched.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <new>
@@ -13,11 +10,10 @@
 
 #include "dsakit/error.hpp"
 #include "run/call.hpp"
+#include "run/cores.hpp"
 
 namespace dsakit {
 namespace {
-
-std::atomic<bool> in_forked_child = false;
 
 /// A positive number from the environment, or 0 when absent or not one.
 long long number_from(const char* name) {
@@ -26,12 +22,6 @@ long long number_from(const char* name) {
   char* end = nullptr;
   const long long value = std::strtoll(text, &end, 10);
   return end == text || value < 1 ? 0 : value;
-}
-
-int usable_cores() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return 1;
 }
 
 int threads_from(int wish) {
@@ -56,11 +46,8 @@ void free_memory(std::byte* p) { ::operator delete[](p, std::align_val_t{64}); }
 
 }  // namespace
 
-bool forked() { return in_forked_child; }
-
 Context::Context(const ContextOptions& options) : state_(std::make_unique<State>()) {
-  static const int registered = pthread_atfork(nullptr, nullptr, [] { in_forked_child = true; });
-  (void)registered;
+  (void)forks();  // counted from here on
   state_->options = options;
   state_->kernels = kernels_from(options.isa);
   state_->rates = &rates_of(*state_->kernels);

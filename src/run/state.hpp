@@ -10,6 +10,7 @@
 #include "dsakit/context.hpp"
 #include "kernels/kernels.hpp"
 #include "run/cost.hpp"
+#include "run/team.hpp"
 
 namespace dsakit {
 
@@ -20,6 +21,7 @@ struct Context::State {
   const Rates* rates = nullptr;  // of these kernels
   std::atomic<int> threads = 1;
   std::recursive_mutex calls;  // recursive: an operator may be made of operators
+  Team team;
   std::unique_ptr<std::byte[], void (*)(std::byte*)> memory{nullptr, nullptr};
   std::size_t memory_bytes = 0;
   std::mutex warning;  // guards warnings

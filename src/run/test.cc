@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -60,6 +62,55 @@ TEST(Context, ParallelForVisitsEachItemOnce) {
     });
     for (auto& v : visits) ASSERT_EQ(v, 1);
   }
+}
+
+TEST(Context, LoopsFollowEachOtherAndWaitForAllItems) {
+  for (int threads : {2, 8}) {
+    Context context({.threads = threads});
+    Call call(context, "op", 0);
+    std::vector<std::int64_t> sum(7);  // of each item, written by whoever runs it
+    for (int round = 0; round < 3000; ++round) {
+      const std::int64_t n = 1 + round % 7;
+      call.parallel_for(n, kMuch, [&](std::int64_t i, int) { sum[std::size_t(i)] += round; });
+      if (round % 500 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));  // until the others sleep
+    }
+    std::int64_t expected = 0;
+    for (int round = 0; round < 3000; ++round) expected += round % 7 >= 3 ? round : 0;
+    EXPECT_EQ(sum[3], expected);
+  }
+}
+
+TEST(Context, ItemsThatLoopThemselvesStayOnTheirThread) {
+  Context context({.threads = 4}), other({.threads = 4});
+  Call call(context, "op", 0);
+  std::atomic<int> visits = 0;
+  call.parallel_for(20, kMuch, [&](std::int64_t, int) {
+    const auto here = std::this_thread::get_id();
+    Call nested(other, "op", 0);
+    nested.parallel_for(10, kMuch, [&](std::int64_t, int thread) {
+      EXPECT_EQ(thread, 0);
+      EXPECT_EQ(std::this_thread::get_id(), here);
+      ++visits;
+    });
+  });
+  EXPECT_EQ(visits, 200);
+}
+
+TEST(Context, AChildOfForkHasThreadsOfItsOwn) {
+  Context context({.threads = 3});
+  const auto sum = [&] {
+    Call call(context, "op", 0);
+    std::atomic<std::int64_t> sum = 0;
+    call.parallel_for(100, kMuch, [&](std::int64_t i, int) { sum += i; });
+    return sum.load();
+  };
+  EXPECT_EQ(sum(), 4950);
+  const pid_t child = fork();
+  if (child == 0) _exit(sum() == 4950 && sum() == 4950 ? 0 : 1);
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_EQ(sum(), 4950);
 }
 
 TEST(Context, LittleWorkStaysOnTheCallingThread) {
