@@ -146,6 +146,19 @@ class Bench {
     time("max_abs", &Kernels::max_abs, size, n, [&](auto f) { *y_.data() = f(x, n); });
     time("quantize", &Kernels::quantize, size, n, [&](auto f) { f(x, n, 127.0f, codes_out_.data()); });
     time("dequantize", &Kernels::dequantize, size, n, [&](auto f) { f(sums_.data(), n, 0.1f, x, y_.data()); });
+    const bf16* const kept = a_bf16_.data();
+    const auto* const scales = reinterpret_cast<const float*>(soft_.data());
+    time("max_abs_bf16", &Kernels::max_abs, size, n, [&](auto f) { *y_.data() = f(kept, n); });
+    time("quantize_bf16", &Kernels::quantize, size, n, [&](auto f) { f(kept, n, 127.0f, codes_out_.data()); });
+    time("quantize_channels", &Kernels::quantize_channels, size, n,
+         [&](auto f) { f(kept, scales, nullptr, n, codes_out_.data()); });
+    time("divide_channels", &Kernels::divide_channels, size, n,
+         [&](auto f) { f(kept, scales, scales, n, false, codes_out_.data()); });
+    time("quantize_blocks", &Kernels::quantize_blocks, size, n,
+         [&](auto f) { f(kept, n, 128, 0.0f, codes_out_.data(), y_.data()); });
+    time("rotate", &Kernels::rotate, size, n, [&](auto f) {
+      f(RotateRows<bf16>{RopePairs::half, kept, 64, kept, 0, kept, 0, high_.data(), 64, n / 64, 32});
+    });
     time("widen_bf16", &Kernels::widen, size, n, [&](auto f) { f(a_bf16_.data(), n, y_.data()); });
     time("widen_f16", &Kernels::widen, size, n, [&](auto f) { f(a_f16_.data(), n, y_.data()); });
     time("round_bf16", &Kernels::round, size, n, [&](auto f) { f(x, n, high_.data()); });

@@ -45,11 +45,15 @@ void fill_width(Kernels& k) {
   k.append_candidates = append_candidates<V>;
   k.sum_squares = sum_squares<V>;
   k.sum = sum<V>;
-  k.max_abs = max_abs<V>;
-  k.quantize = quantize<V>;
   k.dequantize = dequantize<V>;
   k.widen = {{widen<V, bf16>}, {widen<V, f16>}};
   k.round = {{round<V, bf16>}, {round<V, f16>}};
+  k.max_abs = {{max_abs<V, bf16>}, {max_abs<V, f16>}, {max_abs<V, float>}};
+  k.quantize = {{quantize<V, bf16>}, {quantize<V, f16>}, {quantize<V, float>}};
+  k.quantize_channels = {{quantize_channels<V, bf16>}, {quantize_channels<V, f16>}, {quantize_channels<V, float>}};
+  k.divide_channels = {{divide_channels<V, bf16>}, {divide_channels<V, f16>}, {divide_channels<V, float>}};
+  k.quantize_blocks = {{quantize_blocks<V, bf16>}, {quantize_blocks<V, f16>}, {quantize_blocks<V, float>}};
+  k.rotate = {{rotate<V, bf16>}, {rotate<V, f16>}, {rotate<V, float>}};
   k.swiglu = {{swiglu<V, bf16>}, {swiglu<V, f16>}, {swiglu<V, float>}};
   k.rms_norm = {{rms_norm<V, bf16>}, {rms_norm<V, f16>}, {rms_norm<V, float>}};
   k.add_rms_norm = {{add_rms_norm<V, bf16>}, {add_rms_norm<V, f16>}, {add_rms_norm<V, float>}};

@@ -10,6 +10,25 @@
 
 namespace dsakit {
 
+/// Which elements rotary embedding takes for a pair: x[i] and x[i + half], or x[2i] and x[2i + 1]; cos and sin have the
+/// factors of each element where x or, the last, y has it.
+enum class RopePairs { half, adjacent, adjacent_to_half };
+
+/// Strides from row to row; those of cos and sin may be 0.
+template <class T>
+struct RotateRows {
+  RopePairs pairs;
+  const T* x;
+  std::ptrdiff_t x_stride;
+  const T* cos;
+  std::ptrdiff_t cos_stride;
+  const T* sin;
+  std::ptrdiff_t sin_stride;
+  T* y;
+  std::ptrdiff_t y_stride;
+  std::int64_t rows, half;
+};
+
 /// How numbers are kept that become fp32.
 enum class Kept { bf16, f16, f32 };
 
@@ -71,6 +90,36 @@ using IndexScores = void (*)(const Query& query, const Key* key, std::ptrdiff_t 
                              float* scores) noexcept;
 template <class From, class To>
 using Convert = void (*)(const From* x, std::int64_t n, To* y) noexcept;
+template <class T>
+using MaxAbs = float (*)(const T* x, std::int64_t n, const float* each) noexcept;
+template <class T>
+struct Entry<MaxAbs<T>> {
+  MaxAbs<T> function;
+  float operator()(const T* x, std::int64_t n, const float* each = nullptr) const noexcept {
+    return function(x, n, each);
+  }
+};
+template <class T>
+using Quantize = void (*)(const T* x, std::int64_t n, float multiplier, std::int8_t* codes, const float* each) noexcept;
+template <class T>
+struct Entry<Quantize<T>> {
+  Quantize<T> function;
+  void operator()(const T* x, std::int64_t n, float multiplier, std::int8_t* codes,
+                  const float* each = nullptr) const noexcept {
+    function(x, n, multiplier, codes, each);
+  }
+};
+template <class T>
+using QuantizeChannels = void (*)(const T* x, const float* scale, const float* shift, std::int64_t n,
+                                  std::int8_t* codes) noexcept;
+template <class T>
+using DivideChannels = void (*)(const T* x, const float* scale, const float* zero, std::int64_t n, bool is_unsigned,
+                                std::int8_t* codes) noexcept;
+template <class T>
+using QuantizeBlocks = void (*)(const T* x, std::int64_t n, std::int64_t block, float min_scale, std::int8_t* codes,
+                                float* scales) noexcept;
+template <class T>
+using Rotate = void (*)(const RotateRows<T>&) noexcept;
 template <class T>
 using Swiglu = void (*)(const T* a, const T* b, std::int64_t n, T* y) noexcept;
 template <class T>
@@ -141,10 +190,6 @@ struct Kernels {
   float (*sum_squares)(const float* x, std::int64_t n, float each) noexcept;
   /// Canonical sum of fp32(x * each).
   float (*sum)(const float* x, std::int64_t n, float each) noexcept;
-  /// max |x|; NaN elements are passed over; 0 for n = 0.
-  float (*max_abs)(const float* x, std::int64_t n) noexcept;
-  /// codes = sat8(rint(fp32(x * multiplier))), NaN -> 0.
-  void (*quantize)(const float* x, std::int64_t n, float multiplier, std::int8_t* codes) noexcept;
   /// y = fp32(fp32(float(acc) * row_scale) * column_scale[j]).
   void (*dequantize)(const std::int32_t* acc, std::int64_t n, float row_scale, const float* column_scale,
                      float* y) noexcept;
@@ -155,6 +200,20 @@ struct Kernels {
 
   // Rows of bf16, f16 or fp32: every operation is rounded to fp32, and the result once more to T.
 
+  /// max |x * each|, each null: max |x|; NaN is passed over; 0 for n = 0.
+  OfEach<MaxAbs> max_abs;
+  /// codes = sat8(rint(x * each * multiplier)), each null: x * multiplier; NaN -> 0.
+  OfEach<Quantize> quantize;
+  /// codes = sat8(rint(x * scale + shift)), shift null: x * scale; NaN -> 0. Element-wise, as the next.
+  OfEach<QuantizeChannels> quantize_channels;
+  /// codes = sat(rint(x / scale) + zero), NaN -> 0; zero an integer below 2^20. Codes of 0..255 or of -128..127.
+  OfEach<DivideChannels> divide_channels;
+  /// Blocks of a row, the last may be shorter: multiplier = 1 / max |x| * 127 and scale = max |x| * (1 / 127), with
+  /// min_scale > 0 at least it and at most 1 / min_scale; codes as quantize has them. A multiplier that is no finite
+  /// number: codes and scale 0.
+  OfEach<QuantizeBlocks> quantize_blocks;
+  /// Of each pair a, b: a * cos - b * sin, b * cos + a * sin. y is not x.
+  OfEach<Rotate> rotate;
   /// y = T(a / (1 + exp(-a)) * b), element-wise; exp within 2 ulp; y may be a or b.
   OfEach<Swiglu> swiglu;
   /// rstd = 1 / sqrt(canonical sum of x*x, times 1/n, plus epsilon), which it returns; y = T(x * rstd * gamma); y may be

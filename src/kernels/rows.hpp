@@ -49,41 +49,221 @@ float sum(const float* x, std::int64_t n, float each) noexcept {
       n, [=](std::int64_t i, int some) __attribute__((always_inline)) { return V::load_floats(x + i, some) * each; });
 }
 
-/// The largest element that is not NaN, or `least`; so many chains that latency does not count.
+/// The largest of n numbers that is not NaN, or `least`; value(i, some) is a register of them. So many chains that latency
+/// does not count.
 template <class V, class Value>
-DSAKIT_INLINE float maximum(const float* x, std::int64_t n, float least, Value value) {
+DSAKIT_INLINE float maximum(std::int64_t n, float least, Value value) {
   using F = typename V::F;
   constexpr int kChains = V::kLanes == 16 ? 4 : 8;
+  if (n < V::kLanes) {
+    float few[V::kLanes];
+    if (n > 0) V::store_float(few, value(0, int(n)));
+    for (std::int64_t i = 0; i < n; ++i) least = few[i] > least ? few[i] : least;
+    return least;
+  }
   F most[kChains];
 #pragma GCC unroll 8
   for (int r = 0; r < kChains; ++r) most[r] = V::set_float(least);
   std::int64_t i = 0;
   for (; i + kChains * V::kLanes <= n; i += kChains * V::kLanes)
 #pragma GCC unroll 8
-    for (int r = 0; r < kChains; ++r) most[r] = V::max(value(V::load_float(x + i + r * V::kLanes)), most[r]);
-  for (; i + V::kLanes <= n; i += V::kLanes) most[0] = V::max(value(V::load_float(x + i)), most[0]);
+    for (int r = 0; r < kChains; ++r) most[r] = V::max(value(i + r * V::kLanes, V::kLanes), most[r]);
+  for (; i + V::kLanes <= n; i += V::kLanes) most[0] = V::max(value(i, V::kLanes), most[0]);
+  if (i < n) most[1] = V::max(value(n - V::kLanes, V::kLanes), most[1]);  // some of them twice
 #pragma GCC unroll 8
   for (int half = kChains / 2; half > 0; half /= 2)
 #pragma GCC unroll 8
     for (int r = 0; r < half; ++r) most[r] = V::max(most[r], most[r + half]);
-  least = V::max_of_lanes(most[0]);
-  for (; i < n; ++i) {
-    const float v = value(x[i]);
-    least = v > least ? v : least;
-  }
-  return least;
+  return V::max_of_lanes(most[0]);
 }
 
-template <class V>
-float max_abs(const float* x, std::int64_t n) noexcept {
-  return maximum<V>(x, n, 0.0f, [](auto v) __attribute__((always_inline)) { return v < 0 ? -v : v; });
+/// x, or x * each.
+template <class V, class T>
+DSAKIT_INLINE typename V::F load_scaled(const T* x, const float* each, std::int64_t i, int some) {
+  const typename V::F v = load_row<V>(x + i, some);
+  return each ? v * V::load_floats(each + i, some) : v;
 }
 
-template <class V>
-void quantize(const float* x, std::int64_t n, float multiplier, std::int8_t* codes) noexcept {
+/// The largest magnitude of n numbers of 16 bits that is not NaN: as integers they have the order of what they stand for.
+template <class V, class T>
+DSAKIT_INLINE float max_of_bits(const T* x, std::int64_t n) {
+  using U16 = typename V::U16;
+  constexpr int kLanes = V::kBytes / 2, kInfinity = __is_same(T, bf16) ? 0x7f80 : 0x7c00;
+  constexpr int kChains = 2;
+  const auto magnitude = [=](std::int64_t i, int some) __attribute__((always_inline)) {
+    const U16 bits = U16(V::load_bytes(x + i, 2 * some)) & 0x7fff;
+    return bits & U16(bits <= kInfinity);
+  };
+  const auto larger = [](U16 a, U16 b) __attribute__((always_inline)) { return a > b ? a : b; };
+  U16 most[kChains] = {};
   std::int64_t i = 0;
-  for (; i + V::kLanes <= n; i += V::kLanes) V::store_codes(codes + i, V::load_float(x + i) * multiplier, V::kLanes);
-  if (i < n) V::store_codes(codes + i, V::load_floats(x + i, int(n - i)) * multiplier, int(n - i));
+  for (; i + kChains * kLanes <= n; i += kChains * kLanes)
+#pragma GCC unroll 2
+    for (int r = 0; r < kChains; ++r) most[r] = larger(magnitude(i + r * kLanes, kLanes), most[r]);
+  for (; i < n; i += kLanes) most[0] = larger(magnitude(i, n - i < kLanes ? int(n - i) : kLanes), most[0]);
+  const auto pairs = typename V::I(larger(most[0], most[1]));
+  const auto bits = V::max(pairs & 0xffff, typename V::I(typename V::U(pairs) >> 16));
+  return V::max_of_lanes(unkept<V, T>(bits));
+}
+
+template <class V, class T>
+float max_abs(const T* x, std::int64_t n, const float* each) noexcept {
+  if constexpr (sizeof(T) == 2)
+    if (!each) return max_of_bits<V>(x, n);
+  const auto largest = [=](const float* factors) __attribute__((always_inline)) {
+    return maximum<V>(n, 0.0f, [=](std::int64_t i, int some) __attribute__((always_inline)) {
+      return typename V::F(typename V::I(load_scaled<V>(x, factors, i, some)) & 0x7fffffff);
+    });
+  };
+  return each ? largest(each) : largest(nullptr);
+}
+
+/// Codes of value(i, some), a register of n numbers from the i-th on.
+template <class V, class Value>
+DSAKIT_INLINE void store_row_of_codes(std::int8_t* codes, std::int64_t n, Value value) {
+  std::int64_t i = 0;
+  for (; i + 4 * V::kLanes <= n; i += 4 * V::kLanes) {
+    typename V::F x[4];
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r) x[r] = value(i + r * V::kLanes, V::kLanes);
+    V::store_codes(codes + i, x);
+  }
+  each_register<V>(n - i, [=](std::int64_t rest, int some) __attribute__((always_inline)) {
+    V::store_codes(codes + i + rest, value(i + rest, some), some);
+  });
+}
+
+/// What follows the row is asked for meanwhile: the next one, as a rule.
+template <class V, class T>
+void quantize(const T* x, std::int64_t n, float multiplier, std::int8_t* codes, const float* each) noexcept {
+  const auto row = [=](const float* factors) __attribute__((always_inline)) {
+    store_row_of_codes<V>(codes, n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
+      prefetch_l2(x + n + i);
+      return load_scaled<V>(x, factors, i, some) * multiplier;
+    });
+  };
+  if (each) row(each);
+  else row(nullptr);
+}
+
+template <class V, class T>
+void quantize_blocks(const T* x, std::int64_t n, std::int64_t block, float min_scale, std::int8_t* codes,
+                     float* scales) noexcept {
+  for (std::int64_t some; n > 0; n -= some, x += some, codes += some) {
+    some = n < block ? n : block;
+    const float largest = max_abs<V>(x, some, nullptr), inverse = 1.0f / largest;
+    float multiplier = inverse * 127.0f, scale = largest * (1.0f / 127.0f);
+    if (!(multiplier < __builtin_inff())) multiplier = scale = 0;
+    else if (min_scale > 0) {
+      multiplier = multiplier < min_scale ? min_scale : multiplier;
+      scale = 1.0f / min_scale < scale ? 1.0f / min_scale : scale;
+    }
+    store_row_of_codes<V>(codes, some, [=](std::int64_t i, int lanes) __attribute__((always_inline)) {
+      return load_row<V>(x + i, lanes) * multiplier;
+    });
+    *scales++ = scale;
+  }
+}
+
+template <class V, class T>
+void quantize_channels(const T* x, const float* scale, const float* shift, std::int64_t n,
+                       std::int8_t* codes) noexcept {
+  store_row_of_codes<V>(codes, n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
+    prefetch_l2(x + n + i);
+    const typename V::F v = load_row<V>(x + i, some) * V::load_floats(scale + i, some);
+    return shift ? v + V::load_floats(shift + i, some) : v;
+  });
+}
+
+/// Adding 1.5 * 2^23 rounds to the nearest integer, ties to even; beyond 2^21, where it does not, every code is cut
+/// anyway. Unsigned codes are signed ones of 128 less.
+template <class V, class T>
+void divide_channels(const T* x, const float* scale, const float* zero, std::int64_t n, bool is_unsigned,
+                     std::int8_t* codes) noexcept {
+  using F = typename V::F;
+  const auto code = [=](std::int64_t i, int some) __attribute__((always_inline)) {
+    prefetch_l2(x + n + i);
+    const F quotient = load_row<V>(x + i, some) / V::load_floats(scale + i, some);
+    return quotient + 12582912.0f - 12582912.0f + V::load_floats(zero + i, some);
+  };
+  if (!is_unsigned) return store_row_of_codes<V>(codes, n, code);
+  store_row_of_codes<V>(codes, n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
+    const F v = code(i, some);
+    return F(V::where_number(v, typename V::I(v))) - 128.0f;  // NaN: 0
+  });
+  for (std::int64_t i = 0; i < n; ++i) codes[i] = std::int8_t(codes[i] ^ 128);
+}
+
+/// x[0], x[2] .. and x[1], x[3] .. of `some` pairs.
+template <class V, class T>
+DSAKIT_INLINE void load_adjacent(const T* x, int some, typename V::F& a, typename V::F& b) {
+  using I = typename V::I;
+  if constexpr (__is_same(T, float)) {
+    float first[V::kLanes] = {}, second[V::kLanes] = {};
+    for (int i = 0; i < some; ++i) first[i] = x[2 * i], second[i] = x[2 * i + 1];
+    a = V::load_float(first), b = V::load_float(second);
+  } else {
+    const I pairs = V::load_bytes(x, 4 * some);
+    if constexpr (__is_same(T, bf16)) a = typename V::F(V::low_bf16(pairs)), b = typename V::F(V::high_bf16(pairs));
+    else a = V::low_f16(pairs & 0xffff), b = V::low_f16(I(typename V::U(pairs) >> 16));
+  }
+}
+
+template <class V, class T>
+DSAKIT_INLINE void store_adjacent(T* y, typename V::F a, typename V::F b, int some) {
+  if constexpr (__is_same(T, float)) {
+    for (int i = 0; i < some; ++i) y[2 * i] = a[i], y[2 * i + 1] = b[i];
+  } else {
+    const typename V::I pairs = keep<V, T>(a) | keep<V, T>(b) << 16;
+    V::store_floats(reinterpret_cast<float*>(y), typename V::F(pairs), some);
+  }
+}
+
+/// cos and sin that all rows share are loaded once.
+template <class V, class T, RopePairs Pairs>
+DSAKIT_INLINE void rotate_rows(const RotateRows<T>& t) {
+  using F = typename V::F;
+  constexpr bool kIn = Pairs != RopePairs::half, kOut = Pairs == RopePairs::adjacent;
+  const auto load = [&]<bool Adjacent>(const T* from, std::int64_t j, int some, F& a, F& b)
+                        __attribute__((always_inline)) {
+    if constexpr (Adjacent) load_adjacent<V>(from + 2 * j, some, a, b);
+    else a = load_row<V>(from + j, some), b = load_row<V>(from + t.half + j, some);
+  };
+  struct Factors {
+    F cos_a, cos_b, sin_a, sin_b;
+  };
+  const auto factors = [&](std::int64_t r, std::int64_t j, int some) __attribute__((always_inline)) {
+    Factors f;
+    load.template operator()<kOut>(t.cos + r * t.cos_stride, j, some, f.cos_a, f.cos_b);
+    load.template operator()<kOut>(t.sin + r * t.sin_stride, j, some, f.sin_a, f.sin_b);
+    return f;
+  };
+  const auto turn = [&](const Factors& f, std::int64_t r, std::int64_t j, int some) __attribute__((always_inline)) {
+    F a, b;
+    load.template operator()<kIn>(t.x + r * t.x_stride, j, some, a, b);
+    const F first = a * f.cos_a - b * f.sin_a, second = b * f.cos_b + a * f.sin_b;
+    T* const y = t.y + r * t.y_stride;
+    if constexpr (kOut) return store_adjacent<V>(y + 2 * j, first, second, some);
+    store_kept<V>(y + j, keep<V, T>(first), some);
+    store_kept<V>(y + t.half + j, keep<V, T>(second), some);
+  };
+  if (t.cos_stride == 0 && t.sin_stride == 0)
+    each_register<V>(t.half, [&](std::int64_t j, int some) __attribute__((always_inline)) {
+      const Factors f = factors(0, j, some);
+      for (std::int64_t r = 0; r < t.rows; ++r) turn(f, r, j, some);
+    });
+  else
+    for (std::int64_t r = 0; r < t.rows; ++r)
+      each_register<V>(t.half, [&](std::int64_t j, int some) __attribute__((always_inline)) {
+        turn(factors(r, j, some), r, j, some);
+      });
+}
+
+template <class V, class T>
+void rotate(const RotateRows<T>& t) noexcept {
+  if (t.pairs == RopePairs::half) rotate_rows<V, T, RopePairs::half>(t);
+  else if (t.pairs == RopePairs::adjacent) rotate_rows<V, T, RopePairs::adjacent>(t);
+  else rotate_rows<V, T, RopePairs::adjacent_to_half>(t);
 }
 
 template <class V>
@@ -136,7 +316,9 @@ DSAKIT_INLINE typename V::F exp_of(typename V::F x) {
 template <class V>
 float softmax(float* x, int n, float scale, float* largest) noexcept {
   using F = typename V::F;
-  *largest = maximum<V>(x, n, -__builtin_inff(), [scale](auto v) __attribute__((always_inline)) { return v * scale; });
+  *largest = maximum<V>(n, -__builtin_inff(), [=](std::int64_t i, int some) __attribute__((always_inline)) {
+    return V::load_floats(x + i, some) * scale;
+  });
   const F s = V::set_float(scale), most = V::set_float(*largest);
   const auto exp_at = [&](float* p, int some) __attribute__((always_inline)) {
     const F e = exp_of<V>(V::load_floats(p, some) * s - most);

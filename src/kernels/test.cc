@@ -531,6 +531,134 @@ TEST_P(OnRung, Quantize) {
       }
 }
 
+/// x as T keeps it, before guard pages or after them.
+template <class T>
+Guarded<T> kept(const std::vector<float>& x, Edge edge) {
+  std::vector<T> y(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i)
+    if constexpr (std::is_same_v<T, bf16>) y[i] = to_bf16(x[i]);
+    else if constexpr (std::is_same_v<T, f16>) y[i] = to_f16(x[i]);
+    else y[i] = x[i];
+  return Guarded<T>(y, edge);
+}
+float number(float x) { return x; }
+template <class T>
+float number(T x) { return to_float(x); }
+
+/// f.operator()<T>(n, edge) for rows of every dtype and every length up to 257.
+template <class F>
+void each_row(F f) {
+  for (int n = 0; n <= 257; ++n)
+    for (const Edge edge : kEdges) {
+      f.template operator()<bf16>(n, edge);
+      f.template operator()<f16>(n, edge);
+      f.template operator()<float>(n, edge);
+    }
+}
+
+TEST_P(OnRung, QuantizesRowsAsTheyAreKept) {
+  const auto code = [](float x) { return std::int8_t(x != x ? 0 : std::clamp(std::nearbyint(x), -128.0f, 127.0f)); };
+  each_row([&]<class T>(int n, Edge edge) {
+    const Guarded<T> x = kept<T>(n % 2 ? wild_floats(n) : random_floats(n, 140), edge);
+    const Guarded<float> each(n % 3 ? random_floats(n, 2) : wild_floats(n), edge);
+    const Guarded<std::int8_t> codes(n, edge);
+    for (const float* factors : {static_cast<const float*>(each), static_cast<const float*>(nullptr)}) {
+      float largest = 0;
+      for (int i = 0; i < n; ++i)
+        if (const float z = number(x[i]) * (factors ? each[i] : 1); std::abs(z) > largest) largest = std::abs(z);
+      ASSERT_TRUE(same(k.max_abs(x, n, factors), largest)) << n;
+      k.quantize(x, n, 0.37f, codes, factors);
+      for (int i = 0; i < n; ++i) {
+        const float z = factors ? number(x[i]) * each[i] : number(x[i]);
+        ASSERT_EQ(codes[i], code(z * 0.37f)) << n << " " << z;
+      }
+    }
+  });
+}
+
+TEST_P(OnRung, QuantizesByBlock) {
+  each_row([&]<class T>(int n, Edge edge) {
+    const Guarded<T> x = kept<T>(n % 2 ? wild_floats(n) : random_floats(n, 140), edge);
+    const Guarded<std::int8_t> codes(n, edge), alone(n, edge);
+    for (const int block : {32, 100})
+      for (const float min_scale : {0.0f, 2.0f}) {
+        const Guarded<float> scales((n + block - 1) / block, edge);
+        k.quantize_blocks(x, n, block, min_scale, codes, scales);
+        for (int first = 0; first < n; first += block) {
+          const int some = std::min(block, n - first);
+          const float largest = k.max_abs(x + first, some), inverse = 1.0f / largest;
+          float multiplier = inverse * 127.0f, scale = largest * (1.0f / 127.0f);
+          if (min_scale > 0) multiplier = std::max(multiplier, min_scale), scale = std::min(scale, 1.0f / min_scale);
+          if (!std::isfinite(inverse * 127.0f)) multiplier = scale = 0;
+          ASSERT_TRUE(same(scales[first / block], scale)) << n << " " << largest;
+          k.quantize(x + first, some, multiplier, alone);
+          for (int i = 0; i < some; ++i) ASSERT_EQ(codes[first + i], multiplier == 0 ? 0 : alone[i]) << n;
+        }
+      }
+  });
+}
+
+TEST_P(OnRung, QuantizesByChannel) {
+  each_row([&]<class T>(int n, Edge edge) {
+    std::vector<float> values = n % 2 ? wild_floats(n) : random_floats(n, 140), zeros(n);
+    for (int i = 0; i < n; i += 5) values[i] = float(int(random_bits() % 260) - 130) + 0.5f;
+    for (float& z : zeros) z = float(int(random_bits() % 512) - 256);
+    for (int i = 0; i < n; i += 7) zeros[i] = i % 2 ? 1048575.0f : -1048575.0f;
+    const Guarded<T> x = kept<T>(values, edge);
+    const Guarded<float> scale(n % 3 ? random_floats(n, 2) : wild_floats(n), edge), zero(zeros, edge);
+    const Guarded<std::int8_t> codes(n, edge);
+    const auto cut = [](double v, double low, double high) { return v != v ? 0 : std::clamp(v, low, high); };
+    for (const bool with_shift : {false, true}) {
+      k.quantize_channels(x, scale, with_shift ? static_cast<const float*>(zero) : nullptr, n, codes);
+      for (int i = 0; i < n; ++i) {
+        const float product = number(x[i]) * scale[i], v = with_shift ? product + zero[i] : product;
+        ASSERT_EQ(codes[i], int(cut(std::nearbyint(double(v)), -128, 127))) << n << " " << v;
+      }
+    }
+    for (const bool is_unsigned : {false, true}) {
+      k.divide_channels(x, scale, zero, n, is_unsigned, codes);
+      for (int i = 0; i < n; ++i) {
+        const float quotient = number(x[i]) / scale[i];
+        const double v = std::nearbyint(double(quotient)) + zero[i];
+        const int wanted = int(is_unsigned ? cut(v, 0, 255) : cut(v, -128, 127));
+        ASSERT_EQ(is_unsigned ? std::uint8_t(codes[i]) : codes[i], wanted) << n << " " << quotient << " " << zero[i];
+      }
+    }
+  });
+}
+
+TEST_P(OnRung, Rotates) {
+  for (int half = 0; half <= 65; ++half)
+    for (const Edge edge : kEdges)
+      for (const RopePairs pairs : {RopePairs::half, RopePairs::adjacent, RopePairs::adjacent_to_half}) {
+        const auto of = [&]<class T>(T) {
+          constexpr int kRows = 3;
+          const int n = 2 * half, pitch = n + 3, own = half % 3 ? n : 0;  // whether rows have a cos and sin of their own
+          const Guarded<T> x = kept<T>(half % 2 ? wild_floats(kRows * pitch) : random_floats(kRows * pitch), edge);
+          const Guarded<T> cos = kept<T>(random_floats(kRows * n), edge), sin = kept<T>(random_floats(kRows * n), edge);
+          const Guarded<T> y = kept<T>(std::vector<float>(kRows * pitch, 7), edge);
+          k.rotate(RotateRows<T>{pairs, x, pitch, cos, own, sin, own, y, pitch, kRows, half});
+          for (int r = 0; r < kRows; ++r)
+            for (int j = 0; j < pitch; ++j) {
+              if (j >= n) {
+                ASSERT_EQ(number(y[r * pitch + j]), 7);
+                continue;
+              }
+              const bool split = pairs == RopePairs::half;
+              const bool out_pairs = pairs == RopePairs::adjacent;
+              const int pair = out_pairs ? j / 2 : j % half;
+              const bool second = out_pairs ? j % 2 : j >= half;
+              const float a = number(x[r * pitch + (split ? pair : 2 * pair)]);
+              const float b = number(x[r * pitch + (split ? pair + half : 2 * pair + 1)]);
+              const float c = number(cos[r * own + j]), s = number(sin[r * own + j]);
+              const float wanted = second ? b * c + a * s : a * c - b * s;
+              ASSERT_TRUE(same(number(y[r * pitch + j]), number(kept<T>({wanted}, edge)[0]))) << half << " " << j;
+            }
+        };
+        of(bf16{}), of(f16{}), of(0.0f);
+      }
+}
+
 TEST_P(OnRung, Dequantize) {
   for (int n = 0; n <= 257; ++n)
     for (const Edge edge : kEdges) {

@@ -37,6 +37,12 @@ struct VecNeon : Vec128 {
     if (n >= 4) __builtin_memcpy(p, &codes, 4);
     else if (n > 0) __builtin_memcpy(p, &codes, std::size_t(n));
   }
+  DSAKIT_INLINE static void store_codes(std::int8_t* p, const F (&x)[4]) {
+    int16x4_t words[4];
+    for (int r = 0; r < 4; ++r) words[r] = vqmovn_s32(vcvtnq_s32_f32(float32x4_t(x[r])));
+    const int8x8_t low = vqmovn_s16(vcombine_s16(words[0], words[1]));
+    store(p, I(vqmovn_high_s16(low, vcombine_s16(words[2], words[3]))));
+  }
   DSAKIT_INLINE static std::int32_t sum_of_lanes(I x) { return vaddvq_s32(int32x4_t(x)); }
 
   DSAKIT_INLINE static I unpack_low32(I a, I b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }

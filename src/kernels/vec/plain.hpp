@@ -60,6 +60,9 @@ struct Vec128 : VecBase<16> {
     const I x = low_byte_codes<Vec128>(v);
     for (int i = 0; i < 4 && i < n; ++i) p[i] = std::int8_t(x[i]);
   }
+  DSAKIT_INLINE static void store_codes(std::int8_t* p, const F (&x)[4]) {
+    for (int r = 0; r < 4; ++r) store_codes(p + 4 * r, x[r], 4);
+  }
   DSAKIT_INLINE static float max_of_lanes(F x) {
     const float a = x[0] > x[1] ? x[0] : x[1], b = x[2] > x[3] ? x[2] : x[3];
     return a > b ? a : b;

@@ -73,6 +73,15 @@ struct Vec256 : VecBase<32> {
     if (n >= 8) _mm_storel_epi64(reinterpret_cast<__m128i*>(p), eight);
     else copy_bytes(p, &eight, n);
   }
+  /// The conversion makes what it cannot hold the smallest integer: only the upper side is clamped.
+  DSAKIT_INLINE static void store_codes(std::int8_t* p, const F (&x)[4]) {
+    __m256i y[4];
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r)
+      y[r] = raw(where_number(x[r], of(_mm256_cvtps_epi32(_mm256_min_ps(x[r], _mm256_set1_ps(127))))));
+    const __m256i codes = _mm256_packs_epi16(_mm256_packs_epi32(y[0], y[1]), _mm256_packs_epi32(y[2], y[3]));
+    store(p, of(_mm256_permutevar8x32_epi32(codes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7))));
+  }
   DSAKIT_INLINE static float max_of_lanes(F x) {
     const __m128 four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));

@@ -80,7 +80,7 @@ void dynamic_block_quant(const DynamicBlockQuantArgs& a, const DynamicBlockQuant
   const Problem problem = check(a, o);
   if (context.check_values())
     check_finite(Check("dynamic_block_quant", a.level), Tensors::inputs<DynamicBlockQuantOuts>(a));
-  Call call(context, "dynamic_block_quant", [&](int threads) { return workspace(problem, threads); });
+  Call call(context, "dynamic_block_quant", std::size_t(0));
   run(problem, call);
   call.finish();
 }

@@ -15,7 +15,6 @@ struct Problem {
 };
 
 Problem check(const DynamicBlockQuantArgs&, const DynamicBlockQuantOuts&);
-std::size_t workspace(const Problem&, int threads);
 void run(const Problem&, Call&);
 
 }  // namespace dsakit::dynamic_block_quant_op

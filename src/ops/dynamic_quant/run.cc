@@ -13,12 +13,11 @@ constexpr std::int64_t kRows = 8;       // per task
 constexpr std::int64_t kColumns = 256;  // per task of channels; whole words of int4
 
 struct Scratch {  // of one thread
-  float *x, *smooth, *largest;
+  float *smooth, *largest;
   std::int8_t* codes;
 
   Scratch(const Problem& p, Carver& memory)
-      : x(memory.take<float>(p.width)),
-        smooth(memory.take<float>(p.smooth && p.mode != Mode::channel ? p.width : 0)),
+      : smooth(memory.take<float>(p.smooth && p.mode != Mode::channel ? p.width : 0)),
         largest(memory.take<float>(1)),
         codes(memory.take<std::int8_t>(p.int4 ? p.width : 0)) {}
 };
@@ -34,21 +33,26 @@ struct Run {
     return Scratch(p, memory);
   }
 
-  /// z of row r.
-  void read(std::int64_t r, const Scratch& s) const {
-    widen(kernels, p.input.tensor, p.input.offset(r), p.width, s.x);
-    if (!p.smooth) return;
+  /// What row r is multiplied by, element-wise; null: nothing.
+  const float* smooth(std::int64_t r, const Scratch& s) const {
+    if (!p.smooth) return nullptr;
     widen(kernels, p.smooth, p.smooth_offset(r), p.width, s.smooth);
-    for (std::int64_t i = 0; i < p.width; ++i) s.x[i] = s.x[i] * s.smooth[i];
+    return s.smooth;
+  }
+
+  template <class T>
+  float largest_of(std::int64_t r, const float* smooth) const {
+    return kernels.max_abs(p.input.row<const T>(r), p.width, smooth);
   }
 
   /// Row r, with the scale of `largest`. Returns that.
-  float write(std::int64_t r, float largest, const Scratch& s) const {
+  template <class T>
+  float write(std::int64_t r, float largest, const float* smooth, const Scratch& s) const {
     const float multiplier = p.largest_code() / largest;
     const bool tiny = !std::isfinite(multiplier);
     std::int8_t* codes = p.int4 ? s.codes : p.y.row<std::int8_t>(r);
     if (tiny) std::memset(codes, 0, std::size_t(p.width));
-    else kernels.quantize(s.x, p.width, multiplier, codes);
+    else kernels.quantize(p.input.row<const T>(r), p.width, multiplier, codes, smooth);
     if (p.int4) pack_int4(codes, p.width, p.y.row<std::int32_t>(r));
     return tiny ? 0 : largest / p.largest_code();
   }
@@ -62,27 +66,25 @@ struct Run {
                       });
   }
 
+  template <class T>
   void tokens() const {
     each_row([&](std::int64_t r, const Scratch& s) {
-      read(r, s);
-      *p.scale.row<float>(r) = write(r, kernels.max_abs(s.x, p.width), s);
+      const float* const factors = smooth(r, s);
+      *p.scale.row<float>(r) = write<T>(r, largest_of<T>(r, factors), factors, s);
     });
   }
 
+  template <class T>
   void whole() const {
     for (int t = 0; t < call.threads(); ++t) *scratch(t).largest = 0;
     each_row([&](std::int64_t r, const Scratch& s) {
-      read(r, s);
-      *s.largest = std::max(*s.largest, kernels.max_abs(s.x, p.width));
+      *s.largest = std::max(*s.largest, largest_of<T>(r, smooth(r, s)));
     });
     float largest = 0;
     for (int t = 0; t < call.threads(); ++t) largest = std::max(largest, *scratch(t).largest);
     const float multiplier = p.largest_code() / largest;
     *p.scale.row<float>(0) = std::isfinite(multiplier) ? largest / p.largest_code() : 0;
-    each_row([&](std::int64_t r, const Scratch& s) {
-      read(r, s);
-      write(r, largest, s);
-    });
+    each_row([&](std::int64_t r, const Scratch& s) { write<T>(r, largest, smooth(r, s), s); });
   }
 
   /// Columns first .. first + n - 1 of a batch of `length` rows.
@@ -136,9 +138,11 @@ std::size_t workspace(const Problem& p, int threads) {
 
 void run(const Problem& p, Call& call) {
   const Run run{p, call};
-  if (p.mode == Mode::token) run.tokens();
-  else if (p.mode == Mode::channel) run.channels();
-  else run.whole();
+  if (p.mode == Mode::channel) return run.channels();
+  with_float(p.input.tensor.dtype, [&]<class T>() {
+    if (p.mode == Mode::token) run.tokens<T>();
+    else run.whole<T>();
+  });
 }
 
 }  // namespace dsakit::dynamic_quant_op

@@ -139,7 +139,7 @@ void quantize(const QuantizeArgs& a, const QuantizeOuts& o, Context& context) {
   using namespace quantize_op;
   const Problem problem = check(a, o);
   if (context.check_values()) check_values(a);
-  Call call(context, "quantize", std::size_t(0));
+  Call call(context, "quantize", workspace(problem));
   run(problem, call);
   call.finish();
 }

@@ -53,6 +53,7 @@ inline double zero_point(const Problem& p, std::int64_t channel) {
 }
 
 Problem check(const QuantizeArgs&, const QuantizeOuts&);
+std::size_t workspace(const Problem&);
 void run(const Problem&, Call&);
 
 }  // namespace dsakit::quantize_op

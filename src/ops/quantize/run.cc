@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include "ops/convert.hpp"
@@ -12,113 +11,113 @@ namespace {
 constexpr std::int64_t kChunk = 512;         // elements handled at once, on the stack
 constexpr std::int64_t kElements = 1 << 15;  // of a task
 
-/// codes = sat(rint(x) + zero), |zero| < 2^20, eight-bit codes: beyond 2^21 every code is cut anyway. Adding 1.5 * 2^23
-/// rounds to the nearest integer, ties to even, and leaves it in the low bits.
-template <class Code>
-void saturate(const float* __restrict x, const std::int32_t* __restrict zero, std::int64_t n, const Range& range,
-              Code* __restrict codes) {
-  const auto low = std::int32_t(range.low), high = std::int32_t(range.high);
-  for (std::int64_t i = 0; i < n; ++i) {
-    float v = x[i];
-    v = v < -2097152.0f ? -2097152.0f : v;
-    v = v > 2097152.0f ? 2097152.0f : v;
-    std::int32_t code = std::bit_cast<std::int32_t>(v + 12582912.0f) - 0x4b400000 + zero[i];
-    code = v == v ? code : 0;
-    code = code < low ? low : code;
-    code = code > high ? high : code;
-    codes[i] = Code(code);
-  }
-}
+/// Scales, and zero points as they are added, of all channels.
+struct Channels {
+  float *scale, *shift;
 
-/// The same for any zero point and any range.
-template <class Code>
-void saturate(const float* x, const double* zero, std::int64_t n, const Range& range, Code* codes) {
-  for (std::int64_t i = 0; i < n; ++i) {
-    const double v = std::nearbyint(double(x[i])) + zero[i];
-    codes[i] = Code(v != v ? 0 : std::clamp(v, range.low, range.high));
-  }
-}
+  Channels(const Problem& p, Carver& memory)
+      : scale(memory.take<float>(p.channels)), shift(memory.take<float>(p.channels)) {}
 
-/// The same columns of some rows. Zero: int32 for the first of these, double for the second.
-template <class Zero>
-struct Chunk {
-  Chunk(const Problem& p, const Kernels& kernels) : p(p), kernels(kernels), range(range_of(p)) {}
-
-  const Problem& p;
-  const Kernels& kernels;
-  const Range range;
-  std::int64_t of = -1;  // channel of the first scale and zero; -1: none yet
-  float x[kChunk], scale[kChunk], shift[kChunk];
-  Zero zero[kChunk];
-  std::int8_t four[kChunk];
-
-  /// Scales and zero points of n elements, the first of channel `first`.
-  void take_channels(std::int64_t first, std::int64_t n) {
-    if (of == first) return;
-    of = first;
-    for (std::int64_t i = 0; i < n; ++i) {
-      const std::int64_t channel = p.inner ? first + i : first;
-      scale[i] = float_at(p.scales, channel * p.scale_step);
-      const double z = zero_point(p, channel);
-      if (p.divides) zero[i] = Zero(std::nearbyint(z));
-      else shift[i] = float(z);
-    }
-  }
-
-  void columns(std::int64_t i, std::int64_t n, std::int64_t first_row, std::int64_t rows) {
-    of = -1;
-    for (std::int64_t r = first_row; r < first_row + rows; ++r) {
-      take_channels(p.channel(r, i), n);
-      widen(kernels, p.input.tensor, p.input.offset(r) + i, n, x);
-      if (p.divides) {
-        for (std::int64_t j = 0; j < n; ++j) x[j] = x[j] / scale[j];
-      } else {
-        for (std::int64_t j = 0; j < n; ++j) x[j] = x[j] * scale[j];
-        if (p.zero_points)
-          for (std::int64_t j = 0; j < n; ++j) x[j] = x[j] + shift[j];
-      }
-      write(r, i, n);
-    }
-  }
-
-  void write(std::int64_t r, std::int64_t i, std::int64_t n) {
-    if (!p.divides) {
-      std::int8_t* codes = p.int4 ? four : p.y.row<std::int8_t>(r) + i;
-      kernels.quantize(x, n, 1.0f, codes);
-      if (p.int4) pack_int4(codes, n, p.y.row<std::int32_t>(r) + i / 8);
-    } else if (p.y.tensor.dtype == DType::i8) {
-      saturate(x, zero, n, range, p.y.row<std::int8_t>(r) + i);
-    } else if (p.y.tensor.dtype == DType::u8) {
-      saturate(x, zero, n, range, p.y.row<std::uint8_t>(r) + i);
-    } else {
-      saturate(x, zero, n, range, p.y.row<std::int32_t>(r) + i);
+  void fill(const Problem& p, const Kernels& kernels) const {
+    const std::int64_t n = p.channels;
+    if (p.scale_step == 1) widen(kernels, p.scales, 0, n, scale);
+    else
+      for (std::int64_t c = 0; c < n; ++c) scale[c] = float_at(p.scales, c * p.scale_step);
+    if (!p.zero_points) return std::fill_n(shift, n, 0.0f), void();
+    for (std::int64_t c = 0; c < n; ++c) {
+      const double zero = zero_point(p, c);
+      shift[c] = float(p.divides ? std::nearbyint(zero) : zero);
     }
   }
 };
 
-/// Whether the first saturate will do.
-bool small_zeros(const Problem& p) {
-  if (!p.zero_points) return true;
-  for (std::int64_t c = 0, n = p.zero_step != 0 ? p.channels : 1; c < n; ++c)
-    if (!(std::fabs(zero_point(p, c)) < 1 << 20)) return false;
-  return true;
+/// Rows in pieces that have a scale and a zero point for each of their elements.
+struct Pieces {
+  const Problem& p;
+  const Channels& channels;
+  float scale[kChunk], shift[kChunk];
+  std::int64_t of = -1;  // which channel they hold
+
+  Pieces(const Problem& p, const Channels& channels) : p(p), channels(channels) {}
+
+  /// f(i, n, scales, shifts) for elements i .. i + n of row r.
+  template <class F>
+  void each(std::int64_t r, F f) {
+    if (p.inner) return f(std::int64_t(0), p.width, channels.scale, channels.shift);
+    if (const std::int64_t channel = p.channel(r, 0); channel != of) {
+      std::fill_n(scale, kChunk, channels.scale[channel]), std::fill_n(shift, kChunk, channels.shift[channel]);
+      of = channel;
+    }
+    for (std::int64_t i = 0, n; i < p.width; i += n) n = std::min(kChunk, p.width - i), f(i, n, scale, shift);
+  }
+};
+
+/// Codes of eight bits, or of four.
+template <class T>
+void narrow_row(const Problem& p, const Kernels& kernels, std::int64_t r, Pieces& pieces) {
+  const T* x = p.input.row<const T>(r);
+  pieces.each(r, [&](std::int64_t i, std::int64_t n, const float* scale, const float* shift) {
+    if (p.divides)
+      return kernels.divide_channels(x + i, scale, shift, n, p.y.tensor.dtype == DType::u8, p.y.row<std::int8_t>(r) + i);
+    if (!p.zero_points) shift = nullptr;
+    if (!p.int4) return kernels.quantize_channels(x + i, scale, shift, n, p.y.row<std::int8_t>(r) + i);
+    for (std::int64_t j = 0, some; j < n; j += some) {
+      some = std::min(kChunk, n - j);
+      std::int8_t codes[kChunk];
+      kernels.quantize_channels(x + i + j, scale + j, shift ? shift + j : nullptr, some, codes);
+      pack_int4(codes, some, p.y.row<std::int32_t>(r) + (i + j) / 8);
+    }
+  });
 }
 
-template <class Zero>
-void run_in(const Problem& p, Call& call) {
-  const std::int64_t rows = std::max<std::int64_t>(kElements / std::max<std::int64_t>(p.width, 1), 1);
-  call.parallel_for((p.rows + rows - 1) / rows, {.elements = double(p.rows * p.width)}, [&](std::int64_t task, int) {
-    Chunk<Zero> chunk(p, call.kernels());
-    for (std::int64_t i = 0; i < p.width; i += kChunk)
-      chunk.columns(i, std::min(kChunk, p.width - i), task * rows, std::min(rows, p.rows - task * rows));
+/// Any zero point and any range.
+template <class Code>
+void wide_row(const Problem& p, const Kernels& kernels, std::int64_t r, Pieces& pieces) {
+  const Range range = range_of(p);
+  const std::int64_t channel = p.inner ? 0 : p.channel(r, 0);
+  pieces.each(r, [&](std::int64_t i, std::int64_t n, const float* scale, const float*) {
+    float x[kChunk];
+    for (std::int64_t j = 0, some; j < n; j += some) {
+      some = std::min(kChunk, n - j);
+      widen(kernels, p.input.tensor, p.input.offset(r) + i + j, some, x);
+      Code* codes = p.y.row<Code>(r) + i + j;
+      for (std::int64_t l = 0; l < some; ++l) {
+        const double zero = zero_point(p, p.inner ? i + j + l : channel);
+        const double v = std::nearbyint(double(x[l] / scale[j + l])) + std::nearbyint(zero);
+        codes[l] = Code(v != v ? 0 : std::clamp(v, range.low, range.high));
+      }
+    }
   });
+}
+
+/// Whether the zero points are such that sums with them are exact in fp32.
+bool small_zeros(const Problem& p, const Channels& channels) {
+  return !p.zero_points || std::all_of(channels.shift, channels.shift + p.channels,
+                                       [](float zero) { return std::fabs(zero) < 1 << 20; });
 }
 
 }  // namespace
 
+std::size_t workspace(const Problem& p) { return p.rows == 0 ? 0 : bytes_of<Channels>(p); }
+
 void run(const Problem& p, Call& call) {
-  if (!p.divides || (p.y.tensor.dtype != DType::i32 && small_zeros(p))) run_in<std::int32_t>(p, call);
-  else run_in<double>(p, call);
+  if (p.rows == 0) return;
+  const Kernels& kernels = call.kernels();
+  Carver memory(call.memory());
+  const Channels channels(p, memory);
+  channels.fill(p, kernels);
+  const DType dtype = p.y.tensor.dtype;
+  const bool narrow = !p.divides || (dtype != DType::i32 && small_zeros(p, channels));
+  const std::int64_t rows = std::max<std::int64_t>(kElements / std::max<std::int64_t>(p.width, 1), 1);
+  call.parallel_for((p.rows + rows - 1) / rows, {.elements = double(p.rows * p.width)}, [&](std::int64_t task, int) {
+    Pieces pieces(p, channels);
+    for (std::int64_t r = task * rows, end = std::min(r + rows, p.rows); r < end; ++r) {
+      if (narrow) with_float(p.input.tensor.dtype, [&]<class T>() { narrow_row<T>(p, kernels, r, pieces); });
+      else if (dtype == DType::i8) wide_row<std::int8_t>(p, kernels, r, pieces);
+      else if (dtype == DType::u8) wide_row<std::uint8_t>(p, kernels, r, pieces);
+      else wide_row<std::int32_t>(p, kernels, r, pieces);
+    }
+  });
 }
 
 }  // namespace dsakit::quantize_op
