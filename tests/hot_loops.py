@@ -8,12 +8,21 @@ import re
 import subprocess
 import sys
 
-DOTS = re.compile(r"\s(v?pdpbusd|vdpbf16ps|vfn?madd\w+p[sd]|vpmaddwd|pmaddwd|fmla|sdot|udot|usdot|bfdot|smmla|bfmmla)\b")
+DOTS = re.compile(r"\s(v?pdpbusd|vdpbf16ps|vfn?madd\w+p[sd]|vpmaddwd|pmaddwd|tdp\w+|fmla|sdot|udot|usdot|bfdot|smmla|bfmmla)\b")
 STACK = re.compile(r"\(%rsp|\(%rbp|\[sp[,\]]|\[x29[,\]]")
 VECTOR = re.compile(r"%[xyz]mm\d+|\bq\d+\b")
+TILE_DOTS = 16  # of one dot of tiles, which is as much as so many of the widest vectors
 LEAST_DOTS = 8  # fewer: a tail
 # What each rung must have (the compiler makes one function of both kinds of rows of FmaPairs) for its products and index scores: function, and dots of its largest tile's loop.
 EXPECTED = {
+    "amx": {
+        "tile_block<Vec512, TileDotI8<Tiles>, 2, 2>": 64,
+        "tile_block<Vec512, TileDotBf16<Tiles>, 2, 2>": 64,
+        "tile_block<Vec512, TileDotBf16<Tiles>, 1, 4>": 64,
+        "dots_of_keys<Tiles, 4>": 64,
+        "peak_on_tiles<TileDotI8<Tiles>, 16843009>": 96,
+        "peak_on_tiles<TileDotBf16<Tiles>, 1065369472>": 96,
+    },
     "avx512": {"tile<Vec512, DotBf16, bf16, 6, 1>": 24, "peak_of_pairs<Vec512, DotBf16>": 16},
     "avx512vnni": {
         "tile<Vec512, DotI8<Vec512, Dot4>, signed char, 6, 1>": 24,
@@ -65,7 +74,7 @@ NOT_HOT = re.compile(
 
 def loops(lines):
     """The instructions of each innermost natural loop of a function: what lies on a way from the target of a backward
-    jump round to that jump."""
+    jump round to that jump. Of loops with dots of tiles the innermost that has such: in between others ask for memory."""
     at = {address: i for i, (address, _) in enumerate(lines)}
     before = {i: [] for i in range(len(lines))}
     back = []
@@ -88,7 +97,14 @@ def loops(lines):
                 todo += before[i]
         if 0 not in body or head == 0:  # else the jump only leads back to a place that other ways reach too
             found.append((head, body))
-    return [body for head, body in found if not any(h != head and h in body for h, _ in found)]
+    tiles = {head for head, body in found if any(dots_of(lines[i][1]) == TILE_DOTS for i in body)}
+    within = {head: tiles if head in tiles else {h for h, _ in found} for head, _ in found}
+    return [body for head, body in found if not any(h != head and h in body for h in within[head])]
+
+
+def dots_of(text):
+    dot = DOTS.search(" " + text)
+    return (TILE_DOTS if dot[1].startswith("tdp") else 1) if dot else 0
 
 
 def functions(path):
@@ -123,7 +139,7 @@ def main():
         for name, lines in functions(path):
             for loop in loops(lines):
                 body = [lines[i][1] for i in sorted(loop)]
-                dots = sum(bool(DOTS.search(" " + t)) for t in body)
+                dots = sum(dots_of(t) for t in body)
                 stack = sum(bool(STACK.search(t) and VECTOR.search(t)) for t in body)
                 if dots >= LEAST_DOTS:
                     found.append((rung, name, len(body), dots, stack))

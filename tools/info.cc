@@ -18,11 +18,13 @@ int info(bool json) {
   nlohmann::ordered_json j = {{"version", DSAKIT_VERSION}, {"isa", context.isa()}, {"threads", context.threads()}};
   j["isas"] = supported_isas();
   if (json) {
+    for (const auto& [isa, lacks] : rungs_elsewhere()) j["lacking"][isa] = lacks;
     j["unused_instructions"] = unused_instructions();
     fmt::print("{}\n", j.dump(2));
     return 0;
   }
   for (auto& [key, value] : j.items()) fmt::print("{:10} {}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
+  for (const auto& [isa, lacks] : rungs_elsewhere()) fmt::print("{:10} {} needs {}\n", "", isa, lacks);
   print_unused();
   return 0;
 }

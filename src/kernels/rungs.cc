@@ -3,8 +3,11 @@
 #include <array>
 
 #include "kernels/kernels.hpp"
+#include "kernels/self_test.hpp"
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #elif defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -19,6 +22,7 @@ void use_avxvnni(Kernels&);
 void use_avxvnni_evex(Kernels&);
 void use_avx512vnni(Kernels&);
 void use_avx512(Kernels&);
+void use_amx(Kernels&);
 void use_neon(Kernels&);
 void use_neon_dotprod(Kernels&);
 void use_neon_i8mm(Kernels&);
@@ -45,6 +49,25 @@ bool has_avx512() {
 }
 bool has_avxvnni() { return has_avx2() && cpuid7(1, 0, 4); }
 bool has_bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+
+/// The first palette has the eight tiles of 16 rows of 64 bytes that the kernels know.
+bool has_tiles() {
+  unsigned sizes, names, rows, d;
+  return cpuid7(0, 3, 24) && cpuid7(0, 3, 25) && cpuid7(0, 3, 22) &&
+         __get_cpuid_count(0x1d, 1, &sizes, &names, &rows, &d) && (names & 0xffff) == 64 && names >> 16 >= 8 &&
+         (rows & 0xffff) == 16;
+}
+/// Linux saves the tiles (bits 17 and 18 of XCR0) of processes that have asked for it: 8 KiB a thread.
+bool may_use_tiles() {
+#if defined(__linux__)
+  constexpr int kAsk = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  unsigned low, high;
+  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return (low >> 17 & 3) == 3 && syscall(SYS_arch_prctl, kAsk, kTileData) == 0;
+#else
+  return false;
+#endif
+}
 #elif defined(__aarch64__)
 bool has_dotprod() { return getauxval(AT_HWCAP) & HWCAP_ASIMDDP; }
 bool has_i8mm() { return has_dotprod() && getauxval(AT_HWCAP2) & HWCAP2_I8MM; }
@@ -57,6 +80,7 @@ struct Node {
   void (*use)(Kernels&);
   bool supported;
   const char* needs;
+  bool on_trial = false;  // it must pass a self-test first
 };
 
 struct Graph {
@@ -72,9 +96,10 @@ struct Graph {
       if (n.base >= 0) k = table[std::size_t(n.base)];
       n.use(k);
       k.isa = n.isa;
-      supported[runnable++] = &k;
     }
-    known[rungs++] = {n.isa, n.supported ? &k : nullptr, n.supported ? "" : n.needs};
+    const bool fails = n.supported && n.on_trial && !passes_self_test(k, table[0]), runs = n.supported && !fails;
+    if (runs) supported[runnable++] = &k;
+    known[rungs++] = {n.isa, runs ? &k : nullptr, runs ? "" : fails ? "results that pass the self-test" : n.needs};
   }
 
   Graph() {
@@ -86,6 +111,9 @@ struct Graph {
     add({"avxvnni", 1, evex ? use_avxvnni_evex : use_avxvnni, evex || has_avxvnni(), "AVX-VNNI, or AVX-512 VNNI and VL"});
     add({"avx512vnni", 0, use_avx512vnni, has_avx512(), "AVX-512 F, BW, VL, DQ and VNNI"});
     add({"avx512", 3, use_avx512, has_bf16(), "AVX-512 BF16"});
+    const bool tiles = has_bf16() && has_tiles();
+    add({"amx", 4, use_amx, tiles && may_use_tiles(),
+         tiles ? "the system's permission to use AMX" : "AMX-INT8 and AMX-BF16", true});
 #elif defined(__aarch64__)
     add({"neon", 0, use_neon, true, ""});
     add({"neon_dotprod", 1, use_neon_dotprod, has_dotprod(), "dots of int8 (asimddp)"});

@@ -11,6 +11,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/float16.hpp"
@@ -19,6 +20,7 @@
 #include "kernels/pack.hpp"
 #include "kernels/stream.hpp"
 #include "kernels/test_rungs.hpp"
+#include "kernels/test_tiles.hpp"
 
 namespace dsakit {
 namespace {
@@ -105,9 +107,15 @@ class OnRung : public EveryRung {
     EveryRung::SetUp();
     random_bits.seed(std::mt19937::result_type(random_of_test().next()));
   }
+  /// Nobody who runs after a kernel finds tiles in use.
+  void TearDown() override {
+    EXPECT_EQ(std::exchange(tile_machine().faults, 0), 0);
+    EXPECT_FALSE(std::exchange(tile_machine().configured, false));
+  }
   const Kernels& k = GetParam().kernels ? *GetParam().kernels : *supported_kernels()[0];
 };
 INSTANTIATE_TEST_SUITE_P(Kernels, OnRung, for_every_rung(), rung_name);
+INSTANTIATE_TEST_SUITE_P(Tiles, OnRung, ::testing::ValuesIn(tile_rungs()), rung_name);
 
 constexpr Edge kEdges[] = {Edge::begin, Edge::end};
 const int kWidths[] = {1, 2, 3, 5, 16, 31, 63, 64, 65, 511, 512, 513, 1025, 1537};
@@ -235,6 +243,39 @@ TEST_P(OnRung, ProductBf16) {
         p.check_rows(k.product, got, rows, add);
         ASSERT_TRUE(same(got, p.run(k.product, rows, add, Edge::begin)));
       }
+}
+
+/// Several blocks of rows and of k, and something to ask for meanwhile.
+TEST_P(OnRung, ProductsOfManyRows) {
+  for (const int depth : {512, 600})
+    for (const int m : {32, 33, 70}) {
+      const Product p{depth, m};
+      const std::vector<bf16> rows = random_bf16((m - 1) * p.a_stride + depth), next = random_bf16(depth * 200);
+      const auto kernel = [&](const auto&... a) { k.product(a..., Ahead{next.data(), 400}); };
+      for (const bool add : {false, true}) {
+        const std::vector<float> got = p.run(kernel, rows, add, Edge::end);
+        p.check(got, rows, add);
+        p.check_rows(k.product, got, rows, add);
+      }
+      const std::vector<std::int8_t> codes = random_codes(std::size_t(m * depth));
+      const std::vector<std::int8_t> weight = random_codes(std::size_t(depth) * kPanel);
+      const std::vector<std::uint8_t> biased = [&] {
+        std::vector<std::uint8_t> x;
+        for (const std::int8_t code : codes) x.push_back(std::uint8_t(code + 128));
+        return x;
+      }();
+      const Guarded<std::int8_t> panel(weight.size(), Edge::end);
+      std::int32_t sums[kPanel];
+      std::vector<std::int32_t> c(std::size_t(m) * kPanel);
+      pack_panel_i8({weight.data(), kPanel, false, depth, kPanel}, 0, panel, sums);
+      k.product(biased.data(), depth, m, panel, sums, depth, c.data(), kPanel, Ahead{next.data(), 200});
+      for (int i = 0; i < m; ++i)
+        for (int j = 0; j < kPanel; ++j) {
+          int expected = 0;
+          for (int q = 0; q < depth; ++q) expected += codes[i * depth + q] * weight[q * kPanel + j];
+          ASSERT_EQ(c[i * kPanel + j], expected) << depth << " " << m << " " << i << " " << j;
+        }
+    }
 }
 
 TEST_P(OnRung, ProductF32HasTheSameBits) {

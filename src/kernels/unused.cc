@@ -5,12 +5,14 @@
 #include <fstream>
 #include <sstream>
 
+#include "kernels/kernels.hpp"
+
 namespace dsakit {
 namespace {
 
 constexpr std::string_view kUnused[] = {
-    "amx_int8", "amx_bf16", "amx_fp16", "avx10",   "avx_vnni_int8",  // x86-64
-    "svei8mm",  "svebf16",  "sve",      "sve2",    "sme",           // AArch64
+    "amx_fp16", "avx10",   "avx_vnni_int8",          // x86-64
+    "svei8mm",  "svebf16", "sve", "sve2",    "sme",  // AArch64
 };
 
 }  // namespace
@@ -30,6 +32,13 @@ std::string unused_instructions() {
   std::ostringstream text;
   text << file.rdbuf();
   return unused_instructions(text.str());
+}
+
+std::vector<std::pair<std::string, std::string>> rungs_elsewhere() {
+  std::vector<std::pair<std::string, std::string>> rungs;
+  for (const Rung& rung : known_rungs())
+    if (!rung.kernels) rungs.emplace_back(rung.isa, rung.why);
+  return rungs;
 }
 
 }  // namespace dsakit

@@ -1,0 +1,471 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "kernels/kernels.hpp"
+#include "kernels/products.hpp"
+#include "kernels/vec/tiles.hpp"
+
+// What tiles multiply. A group of a panel is a row of four tiles and rows of a are rows of a tile, both as they lie; a
+// step takes 64 bytes of each row. Whatever multiplies pairs of bf16 does it here, be it one row: in which order the
+// instruction adds the products of a step is its own affair (vdpbf16ps has another), and a row's bits do not depend on
+// its company. Codes are exact: with few rows they stay with the rung below, as does everything else.
+namespace dsakit {
+namespace {
+
+constexpr int kStepBytes = kTileSide * kGroupBytes;    // of a panel
+constexpr int kBlockSteps = kBlockBytes / kStepBytes;  // of a block of a panel
+constexpr int kBlockRows = 2 * kTileSide;              // of a
+constexpr int kQueryTiles = 32;                        // of an index query: 64 heads of 512 dims
+static_assert(kBlockSteps * kTileBytes == kSumBlock * int(sizeof(bf16)));
+
+/// What fill_tiles started from.
+template <class V, class Tiles>
+Kernels rung_below;
+
+template <class T>
+struct TileDotI8 {
+  using Tiles = T;
+  using Row = std::uint8_t;
+  using Column = std::int8_t;
+  static constexpr bool kExact = true;
+  template <int C, int A, int B>
+  DSAKIT_INLINE static void dot() {
+    Tiles::template dot_u8_i8<C, A, B>();
+  }
+};
+
+template <class T>
+struct TileDotBf16 {
+  using Tiles = T;
+  using Row = bf16;
+  using Column = bf16;
+  static constexpr bool kExact = false;
+  template <int C, int A, int B>
+  DSAKIT_INLINE static void dot() {
+    Tiles::template dot_bf16<C, A, B>();
+  }
+};
+
+/// Sums in tiles 0 to 3, then those of a, then those of b: of up to 16 rows one times four, of up to 32 two times two.
+constexpr TileShapes shapes_of(int rows) {
+  TileShapes s;
+  const int first = least(rows, kTileSide), second = rows - first;
+  for (int t = 0; t < 4; ++t) s.set(t, second > 0 && t >= 2 ? second : first, kTileBytes);
+  s.set(4, first, kTileBytes);
+  s.set(5, second > 0 ? second : kTileSide, kTileBytes);
+  for (int t = 6; t < kTiles; ++t) s.set(t, kTileSide, kTileBytes);
+  return s;
+}
+
+/// The first n bytes (n < 64) of a row of a tile, the rest 0.
+template <class V>
+DSAKIT_INLINE void pad_row(const void* row, int n, char* to) {
+  for (int i = 0; i < kTileBytes; i += V::kBytes)
+    V::store(to + i, V::load_bytes(static_cast<const char*>(row) + i, n - i));
+}
+
+/// What one block of rows and of k works on; strides in bytes.
+struct TileBlock {
+  const char* a;
+  std::ptrdiff_t a_stride;
+  const char* panel;
+  char* c;
+  std::ptrdiff_t c_stride;
+  bool add;
+  const std::int32_t* start = nullptr;  // of the sums of codes
+  int rows = 0, steps = 0;
+  const char *a_tail = nullptr, *panel_tail = nullptr;  // one more step, padded with zeros
+  const char* ahead = nullptr;
+  std::ptrdiff_t ahead_pitch = 0;  // as of Ahead; rows lie one after the other: 0
+  int share = 0, shares = 0;       // every shares-th group of a step is asked for, from `share` on
+};
+
+/// Asks for a share of a step's groups of the next block.
+template <class T>
+DSAKIT_INLINE void ask_for_groups(const TileBlock& t, int step) {
+  constexpr int kLines = kLinesOfGroup<T>;
+  const std::ptrdiff_t group = t.ahead_pitch ? Panel<T>::kGroup * t.ahead_pitch : kGroupBytes;
+  const char* p = t.ahead + (step * kTileSide + t.share) * group;
+  for (int g = t.share; g < kTileSide; g += t.shares, p += t.shares * group)
+    if (t.ahead_pitch == 0) unrolled<4>([p]<int L>() __attribute__((always_inline)) { prefetch_l2(p + 64 * L); });
+    else
+      unrolled<kLines>([&]<int L>()
+                           __attribute__((always_inline)) { prefetch_l2(p + line_of_group<T>(L, t.ahead_pitch)); });
+}
+
+/// Rows x Columns tiles of sums, from column `column` on.
+template <class V, class Dot, int Rows, int Columns>
+[[gnu::noinline]] void tile_block(const TileBlock& block, int column) {
+  using Tiles = typename Dot::Tiles;
+  constexpr int kA = Rows * Columns, kB = kA + Rows, kBs = least(Columns, kTiles - kB);
+  const TileBlock t = block;  // which loads and stores of tiles cannot have changed
+  const auto each = [](auto f) __attribute__((always_inline)) {
+    unrolled<Rows>([&]<int R>() __attribute__((always_inline)) {
+      unrolled<Columns>([&]<int C>() __attribute__((always_inline)) { f.template operator()<R, C>(); });
+    });
+  };
+  char* const c = t.c + 4 * column;
+  each([&]<int R, int C>() __attribute__((always_inline)) {
+    constexpr int kC = R * Columns + C;
+    if (!Dot::kExact) Tiles::template zero<kC>();
+    else if (t.add) Tiles::template load<kC>(c + kTileSide * R * t.c_stride + kTileBytes * C, t.c_stride);
+    else Tiles::template load<kC>(t.start + column + kTileSide * C, 0);
+  });
+  const auto step = [](const char* a, std::ptrdiff_t a_stride, const char* panel) __attribute__((always_inline)) {
+    unrolled<Rows>([&]<int R>() __attribute__((always_inline)) {
+      Tiles::template load<kA + R>(a + kTileSide * R * a_stride, a_stride);
+    });
+    unrolled<Columns>([&]<int C>() __attribute__((always_inline)) {
+      constexpr int kColumn = kB + C % kBs;
+      Tiles::template load<kColumn>(panel + kTileBytes * C, kGroupBytes);
+      unrolled<Rows>([&]<int R>() __attribute__((always_inline)) {
+        Dot::template dot<R * Columns + C, kA + R, kColumn>();
+      });
+    });
+  };
+  const char *a = t.a, *panel = t.panel + 4 * column;
+  for (int s = 0; s < t.steps; ++s, a += kTileBytes, panel += kStepBytes) {
+    ask_for_groups<typename Dot::Column>(t, s);
+    step(a, t.a_stride, panel);
+  }
+  if (t.a_tail) step(t.a_tail, kTileBytes, t.panel_tail + 4 * column);
+  each([&]<int R, int C>() __attribute__((always_inline)) {
+    char* const to = c + kTileSide * R * t.c_stride + kTileBytes * C;
+    if (Dot::kExact || !t.add) return Tiles::template store<R * Columns + C>(to, t.c_stride);
+    alignas(64) float sum[kTileSide * kTileSide];
+    Tiles::template store<R * Columns + C>(sum, kTileBytes);
+    for (int r = 0; r < least(t.rows - kTileSide * R, kTileSide); ++r)
+      for (int i = 0; i < kTileSide; i += V::kLanes) {
+        auto* const x = reinterpret_cast<float*>(to + r * t.c_stride) + i;
+        V::store_float(x, V::load_float(x) + V::load_float(sum + kTileSide * r + i));
+      }
+  });
+}
+
+/// As multiply() of products.hpp: all rows meet one block of the panel before the next, and ask for that in equal
+/// shares.
+template <class V, class Dot>
+DSAKIT_INLINE void multiply_tiles(TileBlock t, int m, int k, Ahead ahead) {
+  using Column = typename Dot::Column;
+  using Tiles = typename Dot::Tiles;
+  const int bytes = k * int(sizeof(typename Dot::Row)), tail = bytes % kTileBytes;
+  alignas(64) char a_tail[kBlockRows * kTileBytes], panel_tail[kStepBytes];
+  if (tail > 0) {
+    const int some = int(Panel<Column>::groups(tail / int(sizeof(Column)))) * kGroupBytes;
+    __builtin_memcpy(panel_tail, t.panel + bytes / kTileBytes * std::ptrdiff_t(kStepBytes), std::size_t(some));
+    __builtin_memset(panel_tail + some, 0, std::size_t(kStepBytes - some));
+    t.panel_tail = panel_tail;
+  }
+  const bool behind = ahead.rows == nullptr;
+  t.ahead_pitch = behind ? 0 : ahead.pitch;
+  t.ahead = behind ? t.panel + kBlockBytes : static_cast<const char*>(ahead.rows);
+  t.shares = (m + kTileSide - 1) / kTileSide;
+  const char* const rows = t.a;
+  char* const c = t.c;
+  int steps = bytes / kTileBytes, shaped = 0;
+  bool rest = tail > 0;
+  for (std::ptrdiff_t done = 0; done == 0 || steps > 0 || rest; ++done) {
+    t.steps = least(steps, kBlockSteps);
+    const bool last = rest && t.steps < kBlockSteps;
+    t.share = 0;
+    for (int first = 0; first < m; first += t.rows) {
+      t.rows = least(m - first, kBlockRows);
+      t.a = rows + first * t.a_stride + done * (kBlockSteps * kTileBytes);
+      t.c = c + first * t.c_stride;
+      t.a_tail = last ? a_tail : nullptr;
+      for (int r = 0; r < t.rows && last; ++r)
+        pad_row<V>(t.a + r * t.a_stride + t.steps * kTileBytes, tail, a_tail + r * kTileBytes);
+      if (t.rows != shaped) Tiles::configure(shapes_of(shaped = t.rows));
+      if (t.rows > kTileSide) {
+        tile_block<V, Dot, 2, 2>(t, 0);
+        ++t.share;
+        tile_block<V, Dot, 2, 2>(t, 2 * kTileSide);
+      } else {
+        tile_block<V, Dot, 1, 4>(t, 0);
+      }
+      ++t.share;
+    }
+    t.panel += kBlockBytes;
+    t.ahead += behind ? kBlockBytes : kBlockSteps * kTileSide * Panel<Column>::kGroup * t.ahead_pitch;
+    t.add = true;
+    steps -= t.steps;
+    rest = rest && !last;
+  }
+  Tiles::release();
+}
+
+template <class V, class Tiles>
+void product_on_tiles(const bf16* a, std::ptrdiff_t a_stride, int m, const bf16* panel, int k, float* c,
+                      std::ptrdiff_t c_stride, bool add, Ahead ahead) noexcept {
+  multiply_tiles<V, TileDotBf16<Tiles>>({.a = reinterpret_cast<const char*>(a),
+                                         .a_stride = a_stride * std::ptrdiff_t(sizeof *a),
+                                         .panel = reinterpret_cast<const char*>(panel),
+                                         .c = reinterpret_cast<char*>(c),
+                                         .c_stride = c_stride * 4,
+                                         .add = add},
+                                        m, k, ahead);
+}
+
+/// Up to as many rows as one tile of registers has, memory is slower than either.
+template <class V, class Tiles>
+void product_of_codes_on_tiles(const std::uint8_t* a, std::ptrdiff_t a_stride, int m, const std::int8_t* panel,
+                               const std::int32_t* column_sums, int k, std::int32_t* c, std::ptrdiff_t c_stride,
+                               Ahead ahead) noexcept {
+  if (m <= kTileRows)
+    return rung_below<V, Tiles>.product(a, a_stride, m, panel, column_sums, k, c, c_stride, ahead);
+  alignas(64) std::int32_t start[kPanel];  // takes off what the bias adds
+  for (int i = 0; i < kPanel; i += V::kLanes) V::store(start + i, -(V::load(column_sums + i) << 7));
+  multiply_tiles<V, TileDotI8<Tiles>>({.a = reinterpret_cast<const char*>(a),
+                                       .a_stride = a_stride,
+                                       .panel = reinterpret_cast<const char*>(panel),
+                                       .c = reinterpret_cast<char*>(c),
+                                       .c_stride = c_stride * 4,
+                                       .add = false,
+                                       .start = start},
+                                      m, k, ahead);
+}
+
+/// Each block is widened first, to where the cache has it.
+template <class V, class Tiles>
+void product_of_scaled_on_tiles(const bf16* a, std::ptrdiff_t a_stride, int m, ScaledPanel panel, int k, float* c,
+                                std::ptrdiff_t c_stride, bool add) noexcept {
+  int first = 0;
+  do {
+    const int n = least(kSumBlock, k - first);
+    alignas(64) bf16 wide[kSumBlock * kPanel];
+    rung_below<V, Tiles>.widen_scaled(panel.from(first), n, wide);
+    const Ahead next{panel.from(first).codes + Panel<e4m3>::elements(n), kPanel * std::ptrdiff_t(sizeof(e4m3))};
+    product_on_tiles<V, Tiles>(a + first, a_stride, m, wide, n, c, c_stride, add, next);
+    first += n, add = true;
+  } while (first < k);
+}
+
+// ---- the indexer: a tile of keys, as they lie, meets one to four blocks of heads ------------------------------------
+
+/// Dots of sixteen keys: [Blocks][16 keys][16 heads]. A block of heads of the query is `steps` tiles.
+template <class Tiles, int Blocks>
+[[gnu::noinline]] void dots_of_keys(const std::int8_t* key, std::ptrdiff_t key_stride, const char* key_tail, int steps,
+                                    const char* query, std::int32_t* dots) {
+  constexpr int kA = 4, kB = 5, kBs = kTiles - kB;
+  unrolled<Blocks>([]<int C>() __attribute__((always_inline)) { Tiles::template zero<C>(); });
+  const std::ptrdiff_t block = std::ptrdiff_t(steps) * (kTileSide * kTileBytes);
+  const int whole = key_tail ? steps - 1 : steps;
+  for (int s = 0; s < steps; ++s, key += kTileBytes, query += kTileSide * kTileBytes) {
+    if (s < whole) Tiles::template load<kA>(key, key_stride);
+    else Tiles::template load<kA>(key_tail, kTileBytes);
+    unrolled<Blocks>([&]<int C>() __attribute__((always_inline)) {
+      Tiles::template load<kB + C % kBs>(query + C * block, kTileBytes);
+      Tiles::template dot_i8_i8<C, kA, kB + C % kBs>();
+    });
+  }
+  unrolled<Blocks>([&]<int C>() __attribute__((always_inline)) {
+    Tiles::template store<C>(dots + C * (kTileSide * kTileSide), kTileBytes);
+  });
+}
+
+/// The query without its bias, as tiles, [blocks][steps][16][16][4].
+template <class V>
+DSAKIT_INLINE void tiles_of_query(const IndexQueryI8& query, int steps, char* tiles) {
+  const int bytes = int(IndexQueryLayout<std::uint8_t>::block(query.dims)), block = steps * (kTileSide * kTileBytes);
+  for (int b = 0; b < query.head_blocks; ++b, tiles += block) {
+    for (int i = 0; i < bytes; i += V::kBytes) V::store(tiles + i, V::biased(V::load(query.values + b * bytes + i)));
+    for (int i = bytes; i < block; i += V::kBytes) V::store(tiles + i, typename V::I{});
+  }
+}
+
+/// Few keys are not worth the arrangement.
+template <class V, class Tiles>
+void index_scores_on_tiles(const IndexQueryI8& query, const std::int8_t* key, std::ptrdiff_t key_stride, int count,
+                           float* scores) noexcept {
+  using F = typename V::F;
+  using I = typename V::I;
+  constexpr int kParts = V::kParts, kMost = 4;  // blocks of heads
+  const int steps = (query.dims + kTileBytes - 1) / kTileBytes, tail = query.dims % kTileBytes;
+  if (count < kTileSide || query.head_blocks * steps > kQueryTiles)
+    return rung_below<V, Tiles>.index_scores(query, key, key_stride, count, scores);
+  alignas(64) char tiles[kQueryTiles * kTileSide * kTileBytes], key_tail[kTileSide * kTileBytes];
+  tiles_of_query<V>(query, steps, tiles);
+  int shaped = 0;
+  for (int n; count > 0; count -= n, key += n * key_stride, scores += n) {
+    n = least(count, kTileSide);
+    if (n != shaped) Tiles::configure(shapes_of(shaped = n));
+    for (int k = 0; k < n && tail > 0; ++k)
+      pad_row<V>(key + k * key_stride + (steps - 1) * kTileBytes, tail, key_tail + k * kTileBytes);
+    F lane[kTileSide * kParts] = {};
+    for (int b = 0; b < query.head_blocks; b += kMost)
+      with_constant<kMost>(least(query.head_blocks - b, kMost), [&]<int Blocks>() {
+        alignas(64) std::int32_t dots[Blocks * kTileSide * kTileSide];
+        dots_of_keys<Tiles, Blocks>(key, key_stride, tail > 0 ? key_tail : nullptr, steps,
+                                    tiles + b * steps * (kTileSide * kTileBytes), dots);
+        F weight[Blocks * kParts];
+#pragma GCC unroll 16
+        for (int w = 0; w < Blocks * kParts; ++w)
+          weight[w] = V::load_float(query.weight + b * kHeadBlock + w * V::kLanes);
+        for (int k = 0; k < n; ++k)
+#pragma GCC unroll 4
+          for (int p = 0; p < kParts; ++p) {
+            F sum = lane[k * kParts + p];
+#pragma GCC unroll 4
+            for (int c = 0; c < Blocks; ++c) {
+              const I dot = V::load(dots + (c * kTileSide + k) * kTileSide + p * V::kLanes);
+              sum = V::fma(weight[c * kParts + p], V::to_float(V::max(dot, I{})), sum);
+            }
+            lane[k * kParts + p] = sum;
+          }
+      });
+    for (int k = 0; k < n; k += 4) V::store_folded(lane + k * kParts, n - k, scores + k);
+  }
+  Tiles::release();
+}
+
+// ---- GEMV of pairs: keys where they lie are rows of a tile, and the words of the query are rows of another ----------
+
+struct TileKeys {
+  const std::byte* const* keys;
+  int bytes;  // of a key
+  const char* words;
+  std::ptrdiff_t words_stride;
+  const char* words_tail;  // [16][16] words that meet the last bytes of a key, less than 64; padded with zeros
+};
+
+/// How far the keys of a block lie apart, or 0: not the same for all.
+DSAKIT_INLINE std::ptrdiff_t stride_of_keys(const std::byte* const* key) {
+  const std::ptrdiff_t stride = key[1] - key[0];
+  for (int k = 2; k < kGemvKeys; ++k)
+    if (key[k] - key[k - 1] != stride) return 0;
+  return stride;
+}
+
+/// So many bytes of sixteen keys as rows of a tile.
+template <class V>
+[[gnu::noinline]] void gather(const std::byte* const* key, int at, int some, char* rows) {
+  for (int k = 0; k < kTileSide; ++k) pad_row<V>(key[k] + at, some, rows + k * kTileBytes);
+}
+
+/// Sums of Blocks x 16 keys: [Blocks][16 keys][16 rows].
+template <class V, class Tiles, int Blocks>
+[[gnu::noinline]] void sums_of_keys(const TileKeys& t, float* sums) {
+  constexpr int kA = 4, kB = 6;
+  std::ptrdiff_t stride[Blocks];
+  for (int b = 0; b < Blocks; ++b) stride[b] = stride_of_keys(t.keys + kGemvKeys * b);
+  unrolled<Blocks>([]<int C>() __attribute__((always_inline)) { Tiles::template zero<C>(); });
+  const char* words = t.words;
+  for (int at = 0; at < t.bytes; at += kTileBytes, words += kTileSide * t.words_stride) {
+    const int some = t.bytes - at;
+    if (some >= kTileBytes) Tiles::template load<kB>(words, t.words_stride);
+    else Tiles::template load<kB>(t.words_tail, kTileBytes);
+    unrolled<Blocks>([&]<int C>() __attribute__((always_inline)) {
+      const std::byte* const* key = t.keys + kGemvKeys * C;
+      if (some >= kTileBytes && stride[C] != 0) {
+        Tiles::template load<kA + C % 2>(key[0] + at, stride[C]);
+      } else {
+        alignas(64) char rows[kTileSide * kTileBytes];
+        gather<V>(key, at, some, rows);
+        Tiles::template load<kA + C % 2>(rows, kTileBytes);
+      }
+      Tiles::template dot_bf16<C, kA + C % 2, kB>();
+    });
+  }
+  unrolled<Blocks>([&]<int C>() __attribute__((always_inline)) {
+    Tiles::template store<C>(sums + C * (kTileSide * kTileSide), kTileBytes);
+  });
+}
+
+/// y[r * pitch + k] = sums[k][r], sixteen keys.
+template <class V>
+DSAKIT_INLINE void store_transposed(const float* sums, int rows, float* y, std::ptrdiff_t pitch) {
+  for (int r = 0; r < rows; r += V::kLanes)
+    for (int k = 0; k < kTileSide; k += V::kLanes) {
+      typename V::I x[V::kLanes];
+#pragma GCC unroll 16
+      for (int i = 0; i < V::kLanes; ++i) x[i] = V::load(sums + (k + i) * kTileSide + r);
+      V::transpose(x);
+#pragma GCC unroll 16
+      for (int i = 0; i < V::kLanes; ++i)
+        if (r + i < rows) V::store(y + (r + i) * pitch + k, x[i]);
+    }
+}
+
+template <class V, class Tiles>
+void gemv_dots_of_pairs_on_tiles(const std::int32_t* query, int rows, const std::byte* const* keys, int count, int dims,
+                                 float* y, std::ptrdiff_t pitch, const std::byte* const* ahead,
+                                 int ahead_columns) noexcept {
+  constexpr int kMost = 4;  // blocks of keys
+  const int bytes = 2 * dims, whole = bytes / kTileBytes * kTileSide, words = GemvQuery::words(dims, 2, 2);
+  for (int first = 0, n; first < rows; first += n) {
+    n = least(rows - first, kTileSide);
+    TileShapes shapes = shapes_of(kTileSide);
+    for (const int tile : {0, 1, 2, 3, 6}) shapes.set(tile, kTileSide, 4 * n);
+    Tiles::configure(shapes);
+    alignas(64) std::int32_t words_tail[kTileSide * kTileSide] = {};
+    for (int w = whole; w < words; ++w)
+      for (int r = 0; r < n; ++r) words_tail[(w - whole) * kTileSide + r] = query[GemvQuery::at(rows, first + r, w)];
+    for (int j = 0; j < count; j += kMost * kGemvKeys)
+      with_constant<kMost>(least((count - j + kGemvKeys - 1) / kGemvKeys, kMost), [&]<int Blocks>() {
+        if (first == 0)
+          for (int k = 0; k < Blocks * kGemvKeys; ++k)
+            for (int at = 0; at < 2 * ahead_columns; at += 64) prefetch_l2(ahead[j + k] + at);
+        alignas(64) float sums[Blocks * kTileSide * kTileSide] = {};
+        sums_of_keys<V, Tiles, Blocks>(
+            {keys + j, bytes, reinterpret_cast<const char*>(query + GemvQuery::at(rows, first, 0)),
+             4 * std::ptrdiff_t(rows), reinterpret_cast<const char*>(words_tail)},
+            sums);
+        for (int b = 0; b < Blocks; ++b)
+          store_transposed<V>(sums + b * (kTileSide * kTileSide), n, y + first * pitch + j + b * kGemvKeys, pitch);
+      });
+  }
+  Tiles::release();
+}
+
+/// Values become a panel on the way: the shuffles that any dot of pairs needs.
+template <class V, class Tiles>
+void gemv_sums_of_pairs_on_tiles(const bf16* weights, std::ptrdiff_t pitch, int rows, const std::byte* const* values,
+                                 int count, std::ptrdiff_t column, int columns, float* sums,
+                                 const std::byte* const* ahead) noexcept {
+  constexpr int kMost = 256;  // values
+  const bf16* value[kMost];
+  for (int j = 0; j < count; ++j) {
+    value[j] = reinterpret_cast<const bf16*>(values[j]) + column;
+    prefetch_l2(ahead[j] + 2 * column);
+    prefetch_l2(ahead[j] + 2 * column + 64);
+  }
+  alignas(64) bf16 panel[kMost * kPanel];
+  rung_below<V, Tiles>.interleave(value, count, columns, panel);
+  product_on_tiles<V, Tiles>(weights, pitch, rows, panel, count, sums, kPanel, false, {});
+}
+
+// ---- the table ----------------------------------------------------------------------------------------------------
+
+/// Six chains of dots with one tile of rows and one of columns, both full of ones: `word`.
+template <class Dot, std::int32_t word>
+double peak_on_tiles(int rounds) noexcept {
+  using Tiles = typename Dot::Tiles;
+  constexpr int kChains = 6;
+  alignas(64) std::int32_t row[kTileSide];
+  for (std::int32_t& x : row) x = word;
+  Tiles::configure(shapes_of(kTileSide));  // which leaves 0 in all of them
+  Tiles::template load<6>(row, 0);
+  Tiles::template load<7>(row, 0);
+  for (int r = 0; r < rounds; ++r)
+    unrolled<kChains>([]<int C>() __attribute__((always_inline)) { Dot::template dot<C, 6, 7>(); });
+  Tiles::release();
+  constexpr int kElements = kTileBytes / int(sizeof(typename Dot::Row));
+  return 2.0 * rounds * kChains * kTileSide * kTileSide * kElements;
+}
+
+/// The table of the rung below becomes that of the same rung with tiles.
+template <class V, class Tiles>
+void fill_tiles(Kernels& k) {
+  rung_below<V, Tiles> = k;
+  static_cast<Entry<Product<bf16, bf16>>&>(k.product) = {product_on_tiles<V, Tiles>};
+  static_cast<Entry<ProductOfCodes>&>(k.product) = {product_of_codes_on_tiles<V, Tiles>};
+  static_cast<Entry<ProductOfScaled<bf16>>&>(k.product) = {product_of_scaled_on_tiles<V, Tiles>};
+  static_cast<Entry<IndexScores<IndexQueryI8, std::int8_t>>&>(k.index_scores) = {index_scores_on_tiles<V, Tiles>};
+  static_cast<Entry<GemvDotsOfPairs>&>(k.gemv_dots) = {gemv_dots_of_pairs_on_tiles<V, Tiles>};
+  static_cast<Entry<GemvSumsOf<bf16, float>>&>(k.gemv_sums) = {gemv_sums_of_pairs_on_tiles<V, Tiles>};
+  k.gemv_rows = least(k.gemv_rows, kTileSide);  // one tile
+  k.peak[int(Dot::i8)] = peak_on_tiles<TileDotI8<Tiles>, 0x01010101>;
+  k.peak[int(Dot::bf16)] = peak_on_tiles<TileDotBf16<Tiles>, 0x3f803f80>;
+}
+
+}  // namespace
+}  // namespace dsakit
