@@ -56,6 +56,37 @@ Roof best_of(const Roof& a, const Roof& b) {
   return {std::max(a.read_bytes, b.read_bytes), std::max(a.i8_ops, b.i8_ops), std::max(a.bf16_flops, b.bf16_flops)};
 }
 
+std::vector<int> thread_counts(const BenchOptions& options) {
+  if (options.threads > 0) return {options.threads};
+  const int all = default_context().threads();
+  return all > 1 ? std::vector{1, all} : std::vector{1};
+}
+
+/// `dsakit bench limits`: of the machine, what floors are made of; of each rung, the peak of its own dots.
+int bench_limits(const BenchOptions& options) {
+  nlohmann::ordered_json report = nlohmann::ordered_json::array();
+  if (!options.json)
+    fmt::print("{:<10}{:<14}{:>14}{:>14}{:>16}\n", "threads", "rung", "memory GB/s", "int8 GOP/s", "bf16 GFLOP/s");
+  for (const int threads : thread_counts(options)) {
+    const double read = measure_read(threads);
+    nlohmann::ordered_json rungs;
+    Roof best{};
+    for (const Kernels* k : supported_kernels()) {
+      const Roof own = {1e9 * read, 1e9 * measure_peak(*k, Dot::i8, threads),
+                        1e9 * measure_peak(*k, Dot::bf16, threads)};
+      best = best_of(best, own);
+      rungs[k->isa] = {{"i8_ops_per_second", own.i8_ops}, {"bf16_flops_per_second", own.bf16_flops}};
+      if (!options.json)
+        fmt::print("{:<10}{:<14}{:>14.1f}{:>14.0f}{:>16.0f}\n", threads, k->isa, read, own.i8_ops / 1e9,
+                   own.bf16_flops / 1e9);
+    }
+    report.push_back({{"threads", threads}, {"bytes_per_second", best.read_bytes},
+                      {"i8_ops_per_second", best.i8_ops}, {"bf16_flops_per_second", best.bf16_flops}, {"rungs", rungs}});
+  }
+  if (options.json) fmt::print("{}\n", report.dump(2));
+  return 0;
+}
+
 /// `dsakit bench kernels [PART..]`: no floors; one thread.
 int bench_each_kernel(const BenchOptions& options) {
   const std::vector<std::string> wanted(options.operators.begin() + 1, options.operators.end());
@@ -79,20 +110,18 @@ int bench_each_kernel(const BenchOptions& options) {
 
 int bench(const BenchOptions& options) {
   if (!options.operators.empty() && options.operators[0] == "kernels") return bench_each_kernel(options);
+  if (options.operators == std::vector<std::string>{"limits"}) return bench_limits(options);
   const std::vector<BenchCase> cases = all_cases();
-  std::vector<std::string_view> names = {"kernels"};
+  std::vector<std::string_view> names = {"kernels", "limits"};
   for (const BenchCase& c : cases) names.push_back(c.op);
   for (const std::string& wish : options.operators)
-    if (wish == names[0] || std::ranges::find(names, wish) == names.end())
+    if (wish == names[0] || wish == names[1] || std::ranges::find(names, wish) == names.end())
       throw Error(Status::invalid_argument, "bench", "OPERATOR", "", "is " + wish.substr(0, 120),
-                  "the name of an operator, or kernels first", "nearest: " + std::string(nearest(wish, names)));
-
-  std::vector<int> counts = {1};
-  if (const int all = default_context().threads(); options.threads > 0) counts = {options.threads};
-  else if (all > 1) counts.push_back(all);
+                  "the name of an operator, limits alone, or kernels first",
+                  "nearest: " + std::string(nearest(wish, names)));
 
   nlohmann::ordered_json report = nlohmann::ordered_json::array();
-  for (const int threads : counts) {
+  for (const int threads : thread_counts(options)) {
     Context context({.threads = threads});
     std::vector<std::pair<const BenchCase*, double>> timed;
     Roof roof = measure_roof(threads);
@@ -119,8 +148,9 @@ int bench(const BenchOptions& options) {
       const double ops = c->i8_ops + c->bf16_flops;
       if (options.json)
         report.push_back({{"operator", c->op}, {"size", c->size}, {"threads", threads}, {"isa", context.isa()},
-                          {"seconds", seconds}, {"bytes_per_second", c->bytes / seconds}, {"ops_per_second", ops / seconds},
-                          {"floor_seconds", floor}, {"share_of_floor", floor / seconds}});
+                          {"seconds", seconds}, {"bytes", c->bytes}, {"i8_ops", c->i8_ops},
+                          {"bf16_flops", c->bf16_flops}, {"bytes_per_second", c->bytes / seconds},
+                          {"ops_per_second", ops / seconds}, {"floor_seconds", floor}, {"share_of_floor", floor / seconds}});
       else
         fmt::print("{:<38}{:<24}{:>9.1f} us{:>9.1f}{:>9.0f}{:>9.1f} us{:>7.0f} %{}\n", c->op, c->size, seconds * 1e6,
                    c->bytes / seconds / 1e9, ops / seconds / 1e9, floor * 1e6, 100 * floor / seconds, why);

@@ -173,7 +173,7 @@ int main(int argc, char** argv) {
 #ifdef DSAKIT_BENCH
   BenchOptions bench_options;
   auto* bench_command = app.add_subcommand("bench", "Time the operators against this machine's limits");
-  bench_command->add_option("OPERATOR", bench_options.operators, "Only these (default: all), or kernels [PART..]: each kernel\nof each rung, of those whose name and rung have the PARTs");
+  bench_command->add_option("OPERATOR", bench_options.operators, "Only these (default: all); limits: of this machine and of\neach rung; kernels [PART..]: each kernel of each rung, of\nthose whose name and rung have the PARTs");
   bench_command->add_option("--threads", bench_options.threads, "Only this many (default: one, then all)")
       ->check(integer(1, 1024), "", "");
   bench_command->add_flag("--quick", bench_options.quick, "Small sizes only");

@@ -68,6 +68,7 @@ def _same_disk(path):
         (["inspect"], "FILE"),
         (["bench", "no_such_operator"], "no_such_operator"),
         (["bench", "lightning_idexer"], ("lightning_idexer", "nearest: lightning_indexer")),
+        (["bench", "limits", "rms_norm"], ("OPERATOR is limits", "limits alone")),
         (["bench", "--threads", "0"], "--threads"),
         (["bench", "--threads", "100000000"], "--threads"),
     ],

@@ -36,6 +36,15 @@ auto on_threads(int threads, F f) {
   return std::accumulate(results.begin(), results.end(), Result());
 }
 
+/// The median of as many: for threads side by side, of which the first or the last may be alone for a try.
+template <class F>
+double median_seconds(int tries, F f) {
+  std::vector<double> times;
+  for (; tries > 0; --tries) times.push_back(best_seconds(1, f));
+  std::nth_element(times.begin(), times.begin() + std::ptrdiff_t(times.size() / 2), times.end());
+  return times[times.size() / 2];
+}
+
 /// Eight chains, so that the additions do not limit it.
 std::uint64_t read_all(const std::uint64_t* x, std::int64_t n) {
   std::uint64_t sum[8] = {};
@@ -49,11 +58,12 @@ std::uint64_t read_all(const std::uint64_t* x, std::int64_t n) {
 }  // namespace
 
 double measure_peak(const Kernels& kernels, Dot kind, int threads) {
-  constexpr int kRounds = 1 << 19;  // milliseconds, so that the threads' beginning does not count
-  double operations = 0;
-  const double seconds = best_seconds(
-      20, [&] { operations = on_threads(threads, [&](int) { return kernels.peak[int(kind)](kRounds); }); });
-  return operations / seconds * 1e-9;
+  constexpr int kRounds = 1 << 17;
+  return 1e-9 * on_threads(threads, [&](int) {  // each on its own: one that a neighbour interrupts holds up no other
+    double operations = 0;
+    const double seconds = median_seconds(40, [&] { operations = kernels.peak[int(kind)](kRounds); });
+    return operations / seconds;
+  });
 }
 
 double measure_best_peak(Dot kind, int threads) {
