@@ -9,8 +9,9 @@ A step of eager that would take more than --memory GB is left out, and said to b
 """
 
 import argparse
-import time
+import functools
 
+import timing
 import torch
 import transformers
 
@@ -82,12 +83,8 @@ def paged_cache(model, rows, tokens):
 
 @torch.no_grad()
 def step(model, cache):
-    """Milliseconds of a step of one token, which is taken back; its logits."""
-    start = time.perf_counter()
-    logits = model(torch.tensor([[65]]), past_key_values=cache).logits
-    seconds = time.perf_counter() - start
-    cache.crop(-1)
-    return 1e3 * seconds, logits.float()
+    """Logits of a step of one token; cache.crop(-1) takes it back."""
+    return model(torch.tensor([[65]]), past_key_values=cache).logits.float()
 
 
 def eager_bytes(tokens, dtype):
@@ -97,8 +94,8 @@ def eager_bytes(tokens, dtype):
 
 
 def compare(tokens, models, rounds, memory):
-    """Rounds of one step of each, in turn, and the least of each: what else the machine does can only add."""
-    caches, times, logits = {}, {}, {}
+    """Median milliseconds of a step of each, by turns."""
+    caches = {}
     for name, model in models.items():
         if "eager" not in name:
             caches[name] = paged_cache(model, rows_of(tokens), tokens)
@@ -106,16 +103,13 @@ def compare(tokens, models, rounds, memory):
             caches[name] = eager_cache(model, rows_of(tokens), model.dtype)
         else:
             print(f"{tokens:6} tokens  {name:19} left out: {needed / 1e9:.1f} GB")
-    for name, cache in caches.items():
-        step(models[name], cache)  # not counted
-    for _ in range(rounds):
-        for name, cache in caches.items():
-            ms, logits[name] = step(models[name], cache)
-            times.setdefault(name, []).append(ms)
-    least = {name: min(ms) for name, ms in times.items()}
-    best = min((ms for name, ms in least.items() if "eager" in name), default=float("nan"))
+    steps = {name: functools.partial(step, models[name], cache) for name, cache in caches.items()}
+    back = {name: functools.partial(cache.crop, -1) for name, cache in caches.items()}
+    times = {name: 1e3 * seconds for name, seconds in timing.alternate(steps, 0, rounds, back).items()}
+    logits = {name: call() for name, call in steps.items()}
+    best = min((ms for name, ms in times.items() if "eager" in name), default=float("nan"))
     exact = logits.get("eager float32")
-    for name, ms in least.items():
+    for name, ms in times.items():
         line = f"{tokens:6} tokens  {name:19} {ms:9.1f} ms"
         if "eager" not in name:
             line += f"  {best / ms:6.1f} x the best eager, cache {caches[name].layers[0].nbytes / 1e6:.1f} MB"
@@ -132,7 +126,7 @@ def main():
         "--memory", type=float, default=5.5, help="GB that a step of eager may take, beside 3 GB of models"
     )
     args = parser.parse_args()
-    torch.set_num_threads(dsakit.get_num_threads())
+    timing.set_threads(dsakit.get_num_threads())
     versions = f"transformers {transformers.__version__}, torch {torch.__version__}"
     print(f"{dsakit.get_num_threads()} threads, {dsakit.info()['isa']}; {versions}")
     models = {f"eager {name}": model_of(getattr(torch, name)) for name in ("float32", "bfloat16")}

@@ -1,76 +1,110 @@
+#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens per second beside Hugging Face transformers, same machine, same run: the small trained model, decode steps
-behind a context, and prefill of that context. Needs dsakit, torch and transformers (what ./check installs).
+"""Tokens per second beside Hugging Face transformers, same machine, same run, by turns: the small trained model,
+prefill of a context, and a decode step behind it, which is taken back. Without torch and transformers ours alone.
 
-    .venv/bin/python scripts/compare_transformers.py [CONTEXT]
+    .venv/bin/python scripts/compare_transformers.py [CONTEXT] [--threads N]
 """
-import json
-import pathlib
-import statistics
-import subprocess
-import sys
-import tempfile
-import time
 
-import torch
-import transformers
+import argparse
+import functools
+import pathlib
 
 import dsakit
+import timing
 
-CONTEXT = int(sys.argv[1]) if len(sys.argv) > 1 else 2048
-STEPS, ROUNDS = 32, 3
 FOLDER = pathlib.Path(dsakit.__file__).parent / "models" / "tiny-dsa"
-TOKENS = list((FOLDER / "heldout.txt").read_bytes()[:CONTEXT])
+MODES = ("dense_bf16", "sparse_bf16", "sparse_w8a8", "sparse_w8a8_packed")
+THEIRS = [(dtype, attention) for dtype in ("float32", "bfloat16") for attention in ("eager", "sdpa")]
 
 
-def seconds(f):
-    start = time.perf_counter()
-    f()
-    return time.perf_counter() - start
+def ours(mode, tokens):
+    """Calls of a prefill and of a step, and what takes the step back."""
+    model = loaded()
+    session = model.session(mode)
+    session.prefill(tokens)
+    step = functools.partial(session.step, tokens[-1])
+    return lambda: model.session(mode).prefill(tokens), step, functools.partial(session.crop, 1)
 
 
-def ours(mode):
-    """The command times the prompt and the steps behind it where they happen."""
-    command = pathlib.Path(dsakit.__file__).parent / "bin" / "dsakit"
-    with tempfile.NamedTemporaryFile() as text:
-        text.write(bytes(TOKENS))
-        text.flush()
-        call = [command, "run", FOLDER, "--text", text.name, "--mode", mode, "--generate", str(1 + STEPS), "--json"]
-        runs = [json.loads(subprocess.check_output(call))["modes"][mode] for _ in range(ROUNDS)]
-    prefill, decode = (statistics.median(run[key] for run in runs) for key in ("prefill_seconds", "decode_seconds"))
-    return CONTEXT / prefill, STEPS / decode
+@functools.cache
+def loaded():
+    return dsakit.Model(FOLDER)
 
 
-@torch.no_grad()
-def theirs(dtype, implementation):
-    model = transformers.AutoModelForCausalLM.from_pretrained(FOLDER, dtype=dtype, attn_implementation=implementation).eval()
-    ids = torch.tensor([TOKENS])
-    prefill, decode = [], []
-    for _ in range(ROUNDS):
-        cache = None
+def theirs(dtype, attention, tokens):
+    import torch
+    import transformers
 
-        def run():
-            nonlocal cache
-            cache = model(ids, use_cache=True).past_key_values
+    transformers.utils.logging.disable_progress_bar()
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        FOLDER, dtype=getattr(torch, dtype), attn_implementation=attention
+    ).eval()
+    ids = torch.tensor([tokens])
 
-        prefill.append(seconds(run))
-        token = ids[:, -1:]
-        decode.append(seconds(lambda: [model(token, past_key_values=cache, use_cache=True) for _ in range(STEPS)]))
-    return CONTEXT / statistics.median(prefill), STEPS / statistics.median(decode)
+    @torch.no_grad()
+    def prefill():
+        return model(ids, use_cache=True)
+
+    cache = prefill().past_key_values
+
+    @torch.no_grad()
+    def step():
+        return model(ids[:, -1:], past_key_values=cache, use_cache=True)
+
+    return prefill, step, functools.partial(cache.crop, -1)
 
 
-print(f"{dsakit.info()['threads']} threads, {dsakit.info()['isa']}; transformers {transformers.__version__}, torch {torch.__version__}")
-print(f"{'':42}{'prefill':>14}{'decode':>14}   tokens per second at {CONTEXT} tokens of context")
-best = 0
-for dtype in (torch.float32, torch.bfloat16):
-    for implementation in ("eager", "sdpa"):
+def measure(context, seconds=2.0, rounds=3):
+    """name -> tokens per second, or why there are none."""
+    tokens = list((FOLDER / "heldout.txt").read_bytes()[:context])
+    calls, report = {}, {}
+    for dtype, attention in THEIRS:
+        name = f"transformers {dtype} {attention}"
+        report[name] = {}
         try:
-            prefill, decode = theirs(dtype, implementation)
-        except Exception as error:  # an implementation this release does not offer for the model
-            print(f"transformers {implementation}: {type(error).__name__}")
+            calls[name] = theirs(dtype, attention, tokens)
+        except Exception as error:  # absent, or an implementation this release does not offer for the model
+            report[name] = {"absent": f"{type(error).__name__}: {error}".splitlines()[0][:100]}
+    for mode in MODES:
+        calls[f"dsakit {mode}"] = ours(mode, tokens)
+    prefill = timing.alternate({name: call[0] for name, call in calls.items()}, seconds, rounds)
+    step = timing.alternate(
+        {name: call[1] for name, call in calls.items()},
+        seconds,
+        rounds,
+        {name: call[2] for name, call in calls.items()},
+    )
+    for name in calls:
+        report[name] = {"prefill": context / prefill[name], "decode": 1 / step[name]}
+    return report
+
+
+def best_of_theirs(report, what):
+    """Tokens per second of their fastest; None if there is none."""
+    return max(
+        (row[what] for name, row in report.items() if name.startswith("transformers") and what in row), default=None
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("context", nargs="?", type=int, default=2048)
+    parser.add_argument("--threads", type=int, default=dsakit.get_num_threads())
+    args = parser.parse_args()
+    machine = timing.machine([args.threads])
+    timing.set_threads(args.threads)
+    report = measure(args.context)
+    print(timing.heading(timing.finished(machine)))
+    print(f"{'':34}{'prefill':>12}{'decode':>12}   tokens per second at {args.context} tokens of context")
+    best = best_of_theirs(report, "decode")
+    for name, row in report.items():
+        if "absent" in row:
+            print(f"{name:34}  absent: {row['absent']}")
             continue
-        best = max(best, decode)
-        print(f"{'transformers ' + str(dtype).removeprefix('torch.') + ' ' + implementation:42}{prefill:14.0f}{decode:14.1f}")
-for mode in ("dense_bf16", "sparse_bf16", "sparse_w8a8", "sparse_w8a8_packed"):
-    prefill, decode = ours(mode)
-    print(f"{'dsakit ' + mode:42}{prefill:14.0f}{decode:14.1f}   {decode / best:.1f} x the best transformers")
+        ratio = f"   {row['decode'] / best:.1f} x the best transformers" if best and name.startswith("dsakit") else ""
+        print(f"{name:34}{row['prefill']:12.0f}{row['decode']:12.1f}{ratio}")
+
+
+if __name__ == "__main__":
+    main()
