@@ -11,7 +11,7 @@ import time
 
 import dsakit
 
-ASLEEP = 0.01  # threads of OpenMP wait for work in a loop for some milliseconds; each library has its own
+ASLEEP = 0.01  # seconds; threads of OpenMP, which torch has, wait for work in a loop for some milliseconds
 
 
 def set_threads(count):
