@@ -397,7 +397,7 @@ def test_memory_limit():
     code = (
         START
         + """
-row_by_row = {"quantize", "swiglu", "interleave_rope", "rotary_mul", "pack_kv_rows", "unpack_kv_rows",
+row_by_row = {"quantize", "dynamic_block_quant", "swiglu", "interleave_rope", "rotary_mul", "pack_kv_rows", "unpack_kv_rows",
               *(c.operator for c in CALLS.values() if c.operator.startswith(("scatter_", "gather_", "store_")))}
 for name in CALLS:
     e = refusal(name)
