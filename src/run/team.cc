@@ -124,7 +124,7 @@ void Team::wait_until_left() {
 
 void Team::wait_for_loop(std::uint64_t seen) {
   const auto there = [&] { return stopped_ || gate_.load() / kLoop != seen; };
-  for (int i = 0; i < spins_; ++i) {
+  for (int i = 0, most = spins_; i < most; ++i) {
     if (there()) return;
     pause();
   }

@@ -54,7 +54,7 @@ class Team {
   std::atomic<int> sleeping_ = 0;
   std::atomic<bool> waiting_ = false, stopped_ = false;
   std::atomic<std::uint32_t> left_ = 0;  // what the caller watches
-  int spins_ = 0;                        // how often a thread looks before it sleeps
+  std::atomic<int> spins_ = 0;           // how often a thread looks before it sleeps
   int forks_ = 0;                        // when the threads were made
   std::unique_ptr<std::vector<std::thread>> threads_;
 };
