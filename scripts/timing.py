@@ -88,7 +88,7 @@ def machine(threads):
 def finished(machine):
     """With the load at the end, which has this run's own threads in it, and a sentence if others were at work."""
     begin, end, own = machine["load_begin"], load(), max(machine["threads"])
-    busy = begin > 0.25 * machine["processors"] or end > own + 0.5
+    busy = begin > 0.5 * machine["processors"] or end > own + 0.5  # what has just ended is still in the average
     sentence = "others were at work: ratios feel that less than times do, shares of the floor as much" if busy else ""
     return machine | {"load_end": end, "warning": sentence}
 
