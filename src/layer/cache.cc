@@ -15,6 +15,16 @@ std::int64_t checked(std::int64_t page_size) {
   return page_size;
 }
 
+/// f(pool, rows of its kind) for every kind.
+template <class State, class F>
+void each_kind(State& s, const NewRows& rows, F f) {
+  f(s.latent, rows.latent);
+  f(s.rope, rows.rope);
+  f(s.latent_scale, rows.latent_scale);
+  f(s.index_key, rows.index_key);
+  f(s.index_scale, rows.index_scale);
+}
+
 }  // namespace
 
 std::int64_t latent_group(std::int64_t latent) {
@@ -123,32 +133,22 @@ void LayerCache::State::keep(std::int64_t positions) {
 }
 
 void LayerCache::State::write(const NewRows& rows, std::int64_t row, std::int64_t count) {
-  const auto one = [&](CachePool& to, const Tensor& from) {
+  each_kind(*this, rows, [&](CachePool& to, const Tensor& from) {
     const std::int64_t bytes = to.row_bytes();
     for (std::int64_t i = 0; i < count && bytes > 0; ++i)
       std::memcpy(to.memory.data() + slot(length + i) * bytes, static_cast<std::byte*>(from.data) + (row + i) * bytes,
                   std::size_t(bytes));
-  };
-  one(latent, rows.latent);
-  one(rope, rows.rope);
-  one(latent_scale, rows.latent_scale);
-  one(index_key, rows.index_key);
-  one(index_scale, rows.index_scale);
+  });
 }
 
 void LayerCache::State::read(const NewRows& rows) const {
   const std::shared_lock lock(pool->mutex);
-  const auto one = [&](const CachePool& from, const Tensor& to) {
+  each_kind(*this, rows, [&](const CachePool& from, const Tensor& to) {
     const std::int64_t bytes = from.row_bytes();
     for (std::int64_t i = 0; i < length && bytes > 0; ++i)
       std::memcpy(static_cast<std::byte*>(to.data) + i * bytes, from.memory.data() + slot(i) * bytes,
                   std::size_t(bytes));
-  };
-  one(latent, rows.latent);
-  one(rope, rows.rope);
-  one(latent_scale, rows.latent_scale);
-  one(index_key, rows.index_key);
-  one(index_scale, rows.index_scale);
+  });
 }
 
 std::size_t LayerCache::State::bytes() const {
