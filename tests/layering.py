@@ -12,8 +12,9 @@ MAY = {
     "src/run": {"core", "kernels"},
     "src/io": {"core"},
     "src/ops": {"run", "core", "kernels"},
-    "src/layer": {"ops", "io", "run", "core", "kernels"},
-    "src/checkpoint": {"layer", "ops", "io", "run", "core", "kernels"},
+    "src/parallel": {"core", "run"},
+    "src/layer": {"parallel", "ops", "io", "run", "core", "kernels"},
+    "src/checkpoint": {"layer", "parallel", "ops", "io", "run", "core", "kernels"},
     "src/capi": {"ops", "io", "core"},
     "src/cuda": {"ops", "run", "core"},
     "src/dist": set(),
@@ -23,7 +24,7 @@ MAY = {
     "examples": set(),
 }
 # test*.cc and bench*.cc lie beside what they look at, and see all of the house.
-PROBES_MAY = {"core", "kernels", "run", "io", "ops", "layer", "checkpoint", "capi"}
+PROBES_MAY = {"core", "kernels", "run", "io", "ops", "parallel", "layer", "checkpoint", "capi"}
 # src/bench.hpp: what src/ops/*/bench.cc hand to tools/bench.cc.
 MAY["src"] = {"core", "ops"}
 
