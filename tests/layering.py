@@ -12,7 +12,7 @@ MAY = {
     "src/run": {"core", "kernels"},
     "src/io": {"core"},
     "src/ops": {"run", "core", "kernels"},
-    "src/parallel": {"core", "run"},
+    "src/parallel": {"run", "core"},
     "src/layer": {"parallel", "ops", "io", "run", "core", "kernels"},
     "src/checkpoint": {"layer", "parallel", "ops", "io", "run", "core", "kernels"},
     "src/capi": {"ops", "io", "core"},
