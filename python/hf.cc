@@ -78,7 +78,7 @@ class BatchCache {
     std::int64_t count = -1;
     const NewRows rows = rows_of(arrays, cache, named, false, count);
     cache.reserve(cache.length + count);
-    cache.write(rows, 0, count);
+    cache.write(rows, 0, count, cache.length);
     cache.length += count;
   }
   /// Copies those of one sequence.

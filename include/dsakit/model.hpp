@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dsakit/context.hpp"
+#include "dsakit/group.hpp"
 #include "dsakit/tensor.hpp"
 
 namespace dsakit {
@@ -39,6 +40,13 @@ struct Costs {
   std::vector<OperatorCost> operators;  // in the order of first use
   double selected = 0, visible = 0;     // positions attended and positions visible, over all tokens and layers
   double selected_share() const { return visible > 0 ? selected / visible : 0; }
+};
+
+/// Exchanges of one kind since the session began.
+struct Traffic {
+  std::string name;
+  std::int64_t messages = 0;
+  std::uint64_t bytes = 0;  // that came from other ranks
 };
 
 /// The caches of one attention layer and one sequence, in pages found through a block table; grows by pages.
@@ -135,6 +143,7 @@ class Session {
   /// last or all of them.
   void append(std::span<const std::int32_t> tokens, std::span<float> logits = {}, Context& = default_context());
   const Costs& costs() const;  // since the session began
+  std::vector<Traffic> traffic() const;  // of a model that ranks share
   void clear_costs();
   /// Sees what every layer attends to in the sparse modes: i32 [rows, index_topk], row i that of position first + i.
   void observe(std::function<void(int layer, std::int64_t first, const Tensor& selection)>);
@@ -176,6 +185,16 @@ struct ModelOptions {
   std::function<void(double share)> progress{};  // of loading, now and then
 };
 
+/// How several ranks share a model: as `dsakit run` takes it, in the words of docs/distributed.md.
+struct Parallel {
+  std::string_view parallel = {};   // "kv=2,heads=2,query=1": their product is the number of ranks; absent: 1
+  std::string_view exchange = "rows";  // or "partials": what of attention travels where kv is above 1
+  std::string_view index = "all";      // "kv", "copy": which ranks have the index keys of a position
+  std::string_view merge = "auto";     // "one", "two": in how many exchanges selections are merged
+  std::string_view prolog = "split";   // "copy": every rank computes the first products and the index heads
+  std::int64_t interleave = 1;         // positions in a row that one rank has
+};
+
 /// What the routed experts of a model have cost since it was loaded.
 struct ExpertCosts {
   std::int64_t asked = 0, read = 0;  // wanted by a layer for a step or a pass; of which were not in memory
@@ -189,6 +208,11 @@ struct ExpertCosts {
 class Model {
  public:
   explicit Model(const std::string& folder, const ModelOptions& = {});
+  /// A rank's share of a model that all ranks of `group` load and run together, by the same calls in the same order: each
+  /// holds its heads and columns of the weights and its positions of the caches, and every rank gets all results. Selections
+  /// are those of one process for any number of ranks, and all bits but with exchange="partials". What fails on one rank is
+  /// thrown on all, and the model stays usable; after PEER_FAILED it is not. `group` outlives it.
+  Model(const std::string& folder, Group& group, const Parallel&, const ModelOptions& = {});
 
   std::int64_t vocab_size() const;
   std::int64_t hidden_size() const;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 
 #include "dsakit/error.hpp"
 #include "io/json.hpp"
@@ -183,6 +184,22 @@ std::uint64_t Checkpoint::bytes_in_use(std::int64_t layers) const {
     for (const FileTensor& tensor : file.tensors())
       if (tensor.name != kEmbedding && layer_of(tensor.name).first < layers) bytes += tensor.bytes();
   return bytes;
+}
+
+std::string Checkpoint::fingerprint() const {
+  std::uint64_t hash = 14695981039346656037u;  // FNV-1a
+  const auto add = [&](std::string_view bytes) {
+    for (const char c : bytes) hash = (hash ^ std::uint8_t(c)) * 1099511628211u;
+  };
+  add(read_json_object(folder_ + "/config.json", Status::invalid_config));
+  for (const SafetensorsFile& file : files_) {
+    add(file.file().name());
+    for (const FileTensor& t : file.tensors())
+      add(t.name + t.type->name + shape_text(t.shape.data(), t.rank) + std::to_string(t.begin));
+  }
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash));
+  return text;
 }
 
 std::vector<std::string> Checkpoint::notes() const {

@@ -59,6 +59,8 @@ class Checkpoint {
   /// UNSUPPORTED by name, if one of layers first .. first + count - 1 has a tensor under `part` ("self_attn."; "": all) that no rule uses, since it
   /// may change the arithmetic: biases that are not zero among them.
   void require_known_tensors(std::int64_t first, std::int64_t count, std::string_view part) const;
+  /// Of config.json and all headers: equal for copies of a checkpoint.
+  std::string fingerprint() const;
   /// What is not used although it is there.
   std::vector<std::string> notes() const;
 

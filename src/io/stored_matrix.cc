@@ -55,7 +55,7 @@ void for_each_float(const Place& place, std::uint64_t offset, std::size_t count,
 
 /// What a code of row r is multiplied by, for int8 with fixed activation scales: fp32(deq_scale / input_scale).
 AlignedArray<float> static_scales(const StoredMatrix& m) {
-  AlignedArray<float> scales(std::size_t(m.rows));
+  AlignedArray<float> scales(m.scale.tensor->bytes() * 8 / std::size_t(m.scale.tensor->type->bits));
   if (m.scale.tensor->type->dtype == DType::i64)  // of a model whose activations are fp16: the bits of a float
     for_each<std::int64_t>(m.scale, 0, scales.size(), [&](std::int64_t bits, std::size_t i) {
       scales[i] = std::bit_cast<float>(std::uint32_t(std::uint64_t(bits)));
@@ -72,7 +72,7 @@ AlignedArray<std::byte> read_codes(const StoredMatrix& m) {
   AlignedArray<std::byte> codes(m.bytes());
   m.weight.file->read(*m.weight.tensor, m.offset, codes.data(), m.bytes());
   if (m.format == WeightFormat::fp8_blocks)
-    refuse_nan(reinterpret_cast<const std::uint8_t*>(codes.data()), 0, m.rows, m.cols, m.weight);
+    refuse_nan(reinterpret_cast<const std::uint8_t*>(codes.data()), m.first, m.rows, m.cols, m.weight);
   else refuse_hidden_terms(m, reinterpret_cast<const std::int8_t*>(codes.data()), 0, m.rows);
   return codes;
 }
@@ -143,7 +143,8 @@ void refuse_nan(const std::uint8_t* codes, std::int64_t first, std::int64_t rows
               "NAN");
 }
 
-void refuse_hidden_terms(const StoredMatrix& m, const std::int8_t* codes, std::int64_t first, std::int64_t rows) {
+void refuse_hidden_terms(const StoredMatrix& m, const std::int8_t* codes, std::int64_t from, std::int64_t rows) {
+  const std::int64_t first = m.first + from;
   if (m.offsets) {
     const AlignedArray<float> offsets = load_floats(m.offsets);
     for (std::int64_t r = first; r < first + rows; ++r)
@@ -164,7 +165,14 @@ void refuse_hidden_terms(const StoredMatrix& m, const std::int8_t* codes, std::i
 
 AlignedArray<float> scales_of(const StoredMatrix& m) {
   if (m.format == WeightFormat::floating) return {};
-  return m.format == WeightFormat::int8_static ? static_scales(m) : load_floats(m.scale);
+  AlignedArray<float> all = m.format == WeightFormat::int8_static ? static_scales(m) : load_floats(m.scale);
+  const bool blocks = m.format == WeightFormat::fp8_blocks;
+  const std::int64_t width = blocks ? scale_blocks(m.cols) : 1, from = blocks ? m.first / kScaleBlock : m.first,
+                     rows = m.rows == 0 ? 0 : blocks ? scale_row(m, m.rows - 1) + 1 : m.rows;
+  if (std::int64_t(all.size()) == rows * width) return all;
+  AlignedArray<float> some(std::size_t(rows * width));
+  std::copy_n(all.data() + from * width, rows * width, some.data());
+  return some;
 }
 
 void read_row(const StoredMatrix& m, const AlignedArray<float>& scales, const std::byte* bytes, std::int64_t row,
@@ -186,7 +194,7 @@ void read_row(const StoredMatrix& m, const AlignedArray<float>& scales, const st
       return;
     default: {
       const std::array<float, 256>& values = e4m3_values();
-      const float* scale = scales.data() + row / kScaleBlock * scale_blocks(m.cols);
+      const float* scale = scales.data() + scale_row(m, row) * scale_blocks(m.cols);
       for (std::int64_t c = 0; c < m.cols; ++c)
         out[c] = to_bf16(values[std::to_integer<int>(bytes[c])] * scale[c / kScaleBlock]);
     }

@@ -36,15 +36,24 @@ struct StoredMatrix {
   Place weight;
   std::uint64_t offset = 0;  // bytes; not 0 within a stack of matrices
   std::int64_t rows = 0, cols = 0;
+  std::int64_t first = 0;  // of what scales, offsets and biases count: not 0 for some rows of a matrix
   WeightFormat format = WeightFormat::floating;
   Place scale{};  // all but floating; static: deq_scale
   Place offsets{}, input_scale{}, input_offset{}, bias{};  // int8, where they are
 
   DType dtype() const { return weight.tensor->type->dtype; }
+  /// Rows from .. from + count - 1.
+  StoredMatrix part(std::int64_t from, std::int64_t count) const {
+    StoredMatrix m = *this;
+    m.offset += std::uint64_t(from) * std::uint64_t(cols) * std::uint64_t(size_of(dtype()));
+    m.first += from, m.rows = count;
+    return m;
+  }
   std::uint64_t bytes() const { return std::uint64_t(rows) * std::uint64_t(cols) * std::uint64_t(size_of(dtype())); }
 };
 
-/// Codes [rows, cols] as they are stored, and their scales: of fp8 [ceil(rows/128), ceil(cols/128)], of int8 one per row.
+/// Codes [rows, cols] as they are stored, and their scales: of int8 one per row, of fp8 one for each block of 128 x 128 that
+/// the rows touch.
 struct QuantisedWeight {
   AlignedArray<std::byte> codes;
   AlignedArray<float> scales;
@@ -70,8 +79,12 @@ AlignedArray<float> load_floats(const Place&);
 
 // For those who read rows of a matrix themselves.
 
-/// All scales of a matrix: those of blocks, or one per row. Empty for floats.
+/// The scales of a matrix: those of the blocks that its rows touch, or one per row. Empty for floats.
 AlignedArray<float> scales_of(const StoredMatrix&);
+/// Which row of scales_of() is that of row `row`, in fp8.
+inline std::int64_t scale_row(const StoredMatrix& m, std::int64_t row) {
+  return (m.first % kScaleBlock + row) / kScaleBlock;
+}
 /// Row `row`, whose bytes are given, as the numbers that it stands for.
 void read_row(const StoredMatrix&, const AlignedArray<float>& scales, const std::byte* bytes, std::int64_t row,
               bf16* out);

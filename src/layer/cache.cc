@@ -48,6 +48,18 @@ RowKinds::RowKinds(const io::ModelConfig& c, bool indexer, Mode mode) {
   if (i8) index_scale = {DType::f16, 1};
 }
 
+RowKinds RowKinds::latents() const {
+  RowKinds kinds = *this;
+  kinds.index_key = kinds.index_scale = {};
+  return kinds;
+}
+
+RowKinds RowKinds::index_keys() const {
+  RowKinds kinds = *this;
+  kinds.latent = kinds.rope = kinds.latent_scale = {};
+  return kinds;
+}
+
 PagePool::PagePool(const RowKinds& kinds, std::int64_t page_size)
     : page_size(checked(page_size)),
       latent{kinds.latent, {}},
@@ -132,11 +144,11 @@ void LayerCache::State::keep(std::int64_t positions) {
   for (; std::int64_t(table.size()) > needed; table.pop_back()) pool->give_back(table.back());
 }
 
-void LayerCache::State::write(const NewRows& rows, std::int64_t row, std::int64_t count) {
+void LayerCache::State::write(const NewRows& rows, std::int64_t row, std::int64_t count, std::int64_t at) {
   each_kind(*this, rows, [&](CachePool& to, const Tensor& from) {
     const std::int64_t bytes = to.row_bytes();
     for (std::int64_t i = 0; i < count && bytes > 0; ++i)
-      std::memcpy(to.memory.data() + slot(length + i) * bytes, static_cast<std::byte*>(from.data) + (row + i) * bytes,
+      std::memcpy(to.memory.data() + slot(at + i) * bytes, static_cast<std::byte*>(from.data) + (row + i) * bytes,
                   std::size_t(bytes));
   });
 }

@@ -48,6 +48,8 @@ struct RowKinds {
   RowKind latent, rope, latent_scale, index_key, index_scale;
 
   RowKinds(const io::ModelConfig& config, bool indexer, Mode mode);
+  RowKinds latents() const;     // without what the indexer keeps
+  RowKinds index_keys() const;  // nothing else
 };
 
 /// Rows beside each other that are to be kept: one page, [1, rows, 1, width] of each kind; absent where a mode has
@@ -101,8 +103,8 @@ struct LayerCache::State {
   void reserve(std::int64_t positions);
   /// Forgets what is behind the first `positions`.
   void keep(std::int64_t positions);
-  /// Rows row .. row+count-1 of `rows` become positions length .. length+count-1, which are reserved.
-  void write(const NewRows& rows, std::int64_t row, std::int64_t count);
+  /// Rows row .. row+count-1 of `rows` become positions at .. at+count-1, which are reserved.
+  void write(const NewRows& rows, std::int64_t row, std::int64_t count, std::int64_t at);
   /// All that is held, to rows of the same kinds.
   void read(const NewRows& rows) const;
   std::size_t bytes() const;

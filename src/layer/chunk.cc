@@ -54,24 +54,33 @@ std::size_t Chunk::take_arrays(std::byte* memory) {
   return carver.bytes();
 }
 
-void project(const Chunk& m) {
+void project_heads(const Chunk& m) {
   const LayerWeights& w = m.layer.weights;
   const std::int64_t n = m.config.num_attention_heads, dv = m.config.v_head_dim, latent = m.config.kv_lora_rank;
+  if (n == 0) return;
   const bf16* attended = data_of<bf16>(m.attended);
   bf16* values = data_of<bf16>(m.values);
-  Timed timed(m.costs, "output_projection", double(w.w_uv.bytes() + w.w_o.bytes()));
+  Timed timed(m.costs, "output_projection", double(w.w_uv.bytes()));
   Call call(m.context, "attention_layer", 0);
   for_each_tile(call, w.w_uv.view(), attended, n * latent, latent, m.rows,
                 [&](auto head, auto row, auto some, auto column, auto columns, const float* tile) {
                   for (std::int64_t i = 0; i < some; ++i)
                     call.kernels().round(tile + i * kPanel, columns, values + ((row + i) * n + head) * dv + column);
                 });
-  for_each_tile(call, w.w_o.view(), values, n * dv, 0, m.rows,
+  call.finish();
+}
+
+void project_out(const Chunk& m, const bf16* values, std::int64_t width, const Tensor& out) {
+  const LayerWeights& w = m.layer.weights;
+  if (!w.w_o) return;
+  Timed timed(m.costs, "output_projection", double(w.w_o.bytes()));
+  Call call(m.context, "attention_layer", 0);
+  for_each_tile(call, w.w_o.view(), values, width, 0, m.rows,
                 [&](auto, auto row, auto some, auto column, auto columns, const float* tile) {
                   for (std::int64_t i = 0; i < some; ++i) {
-                    const std::int64_t at = (row + i) * m.out.stride[0] + column;
-                    if (m.out.dtype == DType::f32) std::copy_n(tile + i * kPanel, columns, data_of<float>(m.out) + at);
-                    else call.kernels().round(tile + i * kPanel, columns, data_of<bf16>(m.out) + at);
+                    const std::int64_t at = (row + i) * out.stride[0] + column;
+                    if (out.dtype == DType::f32) std::copy_n(tile + i * kPanel, columns, data_of<float>(out) + at);
+                    else call.kernels().round(tile + i * kPanel, columns, data_of<bf16>(out) + at);
                   }
                 });
   call.finish();
@@ -118,16 +127,17 @@ void forward_chunk(const AttentionLayer::State& layer, const Tensor& hidden, con
       layer.rope->copy(part.first, part.rows, data_of<bf16>(chunk.cos) + at, data_of<bf16>(chunk.sin) + at);
   }
   if (rotation.cos) chunk.cos = rotation.cos, chunk.sin = rotation.sin;
-  prolog(chunk);
+  run_prolog(chunk);
   {
     const PagesInUse pages(parts);
     for (const Part& part : parts) {
-      part.cache->write(chunk.kept, part.row, part.rows);
+      part.cache->write(chunk.kept, part.row, part.rows, part.first);
       if (chunk.scores()) select(chunk, part);
       attend(chunk, part);
     }
   }
-  project(chunk);
+  project_heads(chunk);
+  project_out(chunk, data_of<const bf16>(chunk.values), layer.config.num_attention_heads * layer.config.v_head_dim, out);
   for (const Part& part : parts) part.cache->length = part.total;
 }
 

@@ -65,12 +65,14 @@ struct Chunk {
 // ---- its way, in this order
 
 /// Latent, rope and index keys; queries and index queries. Weights are read once for all parts.
-void prolog(const Chunk&);
+void run_prolog(const Chunk&);
 // Every part by itself, once its rows are in its cache.
 /// The positions that each row attends to.
 void select(const Chunk&, const Part&);
 void attend(const Chunk&, const Part&);
-/// Each head's latent through its W_UV, rounded to bf16, then the output projection.
-void project(const Chunk&);
+/// Each head's latent through its W_UV, rounded to bf16: `values`.
+void project_heads(const Chunk&);
+/// Values [rows, width] through the output projection, to `out`, whose first columns are those of w_o.
+void project_out(const Chunk&, const bf16* values, std::int64_t width, const Tensor& out);
 
 }  // namespace dsakit

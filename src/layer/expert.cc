@@ -36,7 +36,7 @@ std::size_t MlpLayout::offset(int matrix) const {
   return at;
 }
 
-std::size_t MlpLayout::bytes() const { return rounded_up(offset(kMatrices), kPage); }
+std::size_t MlpLayout::bytes() const { return std::max(rounded_up(offset(kMatrices), kPage), kPage); }
 
 MlpMatrix MlpLayout::matrix(int i, const std::byte* memory) const {
   const std::byte* at = memory + offset(i);
@@ -72,6 +72,15 @@ StoredMlp find_expert(const io::Checkpoint& checkpoint, std::int64_t layer, std:
            checkpoint.matrix_of_stack(down, count, hidden, expert, 0, hidden, wide)}};
 }
 
+StoredMlp StoredMlp::part(const LayerShare& share) const {
+  StoredMlp some = *this;
+  for (io::StoredMatrix& m : some.matrix) {
+    const Slice columns = share.columns(m.rows);
+    m = m.part(columns.begin, columns.size());
+  }
+  return some;
+}
+
 MlpFormat format_of(const StoredMlp& mlp, const MlpOptions& options) {
   using enum MlpOptions::Arithmetic;
   const auto all = [&](io::WeightFormat format) {
@@ -90,12 +99,12 @@ MatrixPacker::MatrixPacker(const io::StoredMatrix& from, MlpFormat format, std::
   const std::int64_t k = from_.cols, n = from_.rows, blocks = Panels<e4m3>::scales_of_panel(k);
   float* scales = Panels<e4m3>::scales(reinterpret_cast<e4m3*>(to_), k, n);
   for (std::int64_t p = 0; p < panels_of(n); ++p)
-    std::copy_n(scales_.data() + p * kPanel / kScaleRows * blocks, blocks, scales + p * blocks);
+    std::copy_n(scales_.data() + io::scale_row(from_, p * kPanel) * blocks, blocks, scales + p * blocks);
 }
 
 void MatrixPacker::pack(const std::byte* bytes, std::int64_t first, std::int64_t rows, const Kernels& kernels) const {
   if (from_.format == io::WeightFormat::fp8_blocks)
-    io::refuse_nan(reinterpret_cast<const std::uint8_t*>(bytes), first, rows, from_.cols, from_.weight);
+    io::refuse_nan(reinterpret_cast<const std::uint8_t*>(bytes), from_.first + first, rows, from_.cols, from_.weight);
   if (from_.format == io::WeightFormat::int8 || from_.format == io::WeightFormat::int8_static)
     io::refuse_hidden_terms(from_, reinterpret_cast<const std::int8_t*>(bytes), first, rows);
   for (std::int64_t r = 0; r < rows; r += kPanel)

@@ -6,6 +6,7 @@
 
 #include "io/checkpoint.hpp"
 #include "kernels/kernels.hpp"
+#include "layer/weights.hpp"
 #include "ops/weight.hpp"
 
 namespace dsakit {
@@ -18,6 +19,7 @@ enum class MlpFormat { bf16, fp8, int8 };
 struct MlpOptions {
   enum class Arithmetic { as_stored, bf16, int8 } arithmetic = Arithmetic::as_stored;
   bool widen_fp8 = false;  // kept as bf16: twice the bytes, the same results
+  LayerShare share{};      // which columns of each matrix
 };
 
 /// A weight [k, n] of an MLP where it lies.
@@ -29,11 +31,17 @@ struct MlpMatrices {
   MlpMatrix gate, up, down;
 };
 
-/// The matrices of an MLP one behind the other in a block of memory, as the products read them.
+/// The matrices of an MLP, or a rank's columns of each, one behind the other in a block of memory, as the products read
+/// them.
 class MlpLayout {
  public:
   MlpLayout() = default;
-  MlpLayout(std::int64_t hidden, std::int64_t wide, MlpFormat format) : hidden_(hidden), wide_(wide), format_(format) {}
+  MlpLayout(std::int64_t hidden, std::int64_t wide, MlpFormat format, const LayerShare& share = {})
+      : hidden_(hidden),
+        wide_(wide),
+        own_hidden_(share.columns(hidden).size()),
+        own_wide_(share.columns(wide).size()),
+        format_(format) {}
 
   std::int64_t hidden() const { return hidden_; }
   std::int64_t wide() const { return wide_; }
@@ -44,14 +52,14 @@ class MlpLayout {
 
   static constexpr int kMatrices = 3;  // gate, up, down
   std::int64_t k(int matrix) const { return matrix < 2 ? hidden_ : wide_; }
-  std::int64_t n(int matrix) const { return matrix < 2 ? wide_ : hidden_; }
+  std::int64_t n(int matrix) const { return matrix < 2 ? own_wide_ : own_hidden_; }
   std::size_t offset(int matrix) const;
 
  private:
   std::size_t matrix_bytes(int matrix) const;
   MlpMatrix matrix(int i, const std::byte* memory) const;
 
-  std::int64_t hidden_ = 0, wide_ = 0;
+  std::int64_t hidden_ = 0, wide_ = 0, own_hidden_ = 0, own_wide_ = 0;
   MlpFormat format_ = MlpFormat::bf16;
 };
 
@@ -60,6 +68,8 @@ struct StoredMlp {
   io::StoredMatrix matrix[MlpLayout::kMatrices];
 
   std::uint64_t bytes() const { return matrix[0].bytes() + matrix[1].bytes() + matrix[2].bytes(); }
+  /// A rank's columns of each.
+  StoredMlp part(const LayerShare& share) const;
 };
 
 /// "<prefix>gate_proj.weight" and so on.

@@ -33,10 +33,11 @@ std::vector<ExpertRows::Window> ExpertRows::windows(std::size_t most, std::int64
 
 void add_weighted(Call& call, std::span<const MlpRows> jobs, const MlpArrays& arrays, const ExpertRows& rows,
                   std::size_t first, const float* weight, float* sum) {
+  const std::int64_t width = jobs.empty() ? 0 : jobs[0].mlp.down.weight.n;
   const std::int32_t *token = rows.token.data() + rows.begin[first], *place = rows.place.data() + rows.begin[first];
   down(call, jobs, arrays,
        [&](std::size_t, std::int64_t row, std::int64_t column, std::int64_t columns, const float* sums) {
-         float* to = sum + token[row] * arrays.hidden + column;
+         float* to = sum + token[row] * width + column;
          const float factor = weight[place[row]];
          for (std::int64_t j = 0; j < columns; ++j) to[j] += factor * sums[j];
        });

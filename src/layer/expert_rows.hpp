@@ -27,7 +27,7 @@ struct ExpertRows {
   std::vector<Window> windows(std::size_t most, std::int64_t rows) const;
 };
 
-/// sum [.., hidden] += weight * down(inner) of the experts of a window, ascending: weight[place], sum row token.
+/// sum [.., columns of down] += weight * down(inner) of the experts of a window, ascending: weight[place], sum row token.
 void add_weighted(Call&, std::span<const MlpRows>, const MlpArrays&, const ExpertRows&, std::size_t first,
                   const float* weight, float* sum);
 

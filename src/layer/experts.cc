@@ -122,6 +122,9 @@ StoredExperts find_packed(const io::Checkpoint& checkpoint, const io::Place& pla
   if (said(kPackedLayoutKey) != kPackedLayout)
     refuse(Status::unsupported, place, "is packed in layout '" + io::printable(said(kPackedLayoutKey)) + "'",
            std::string("layout ") + kPackedLayout, "pack it again from the checkpoint");
+  if (options.share.ranks > 1)
+    refuse(Status::unsupported, place, "is packed for one rank", "experts as they are stored",
+           "a rank reads its columns of each expert");
   StoredExperts experts{.count = m.n_routed_experts, .packed = place};
   const std::string format = said(kPackedFormatKey);
   bool known = false;
@@ -158,8 +161,10 @@ StoredExperts find_experts(const io::Checkpoint& checkpoint, std::int64_t layer,
     const MlpFormat mine = format_of(experts.expert.back(), options);
     same &= first || mine == format;
     format = mine, first = false;
+    experts.expert.back() = experts.expert.back().part(options.share);
   }
-  experts.layout = MlpLayout(c.hidden_size, c.moe.moe_intermediate_size, same ? format : MlpFormat::bf16);
+  experts.layout =
+      MlpLayout(c.hidden_size, c.moe.moe_intermediate_size, same ? format : MlpFormat::bf16, options.share);
   return experts;
 }
 

@@ -14,4 +14,14 @@ namespace dsakit {
 /// model would.
 void index_prolog_bf16(const Chunk&);
 
+/// The products of the hidden states that it begins with, fp32 [rows, columns].
+struct IndexSums {
+  float *c_q, *key, *weights;  // x W_DQ, x W_Ik, x W_Iw
+  float* rest;                 // x times what rounding took off W_Iw; null: nothing
+};
+/// The columns of this layer's weights, without gaps.
+void index_sums_bf16(const Chunk&, const IndexSums&);
+/// What follows from all columns of them; c_q is overwritten. As many heads as index_query has, all weights.
+void index_prolog_bf16(const Chunk&, const IndexSums&);
+
 }  // namespace dsakit

@@ -12,12 +12,14 @@
 namespace dsakit {
 
 AttentionLayer::State::State(const io::ModelConfig& config, int layer, std::unique_ptr<WeightSource> source,
-                             std::shared_ptr<const RopeTable> rope)
+                             std::shared_ptr<const RopeTable> rope, const LayerShare& share)
     : config(config),
       indexer(config.index_topk > 0 && config.full_indexer[layer]),
       scale(softmax_scale(config)),
       rope(std::move(rope)),
-      weights(config, indexer, std::move(source)) {}
+      weights(config, indexer, std::move(source), share) {
+  this->config.num_attention_heads = share.heads(config).size();
+}
 
 AttentionLayer make_layer(const io::ModelConfig& config, int layer, std::unique_ptr<WeightSource> source) {
   if (layer < 0 || layer >= config.num_hidden_layers)

@@ -16,14 +16,16 @@ namespace dsakit {
 
 struct AttentionLayer::State {
   io::ModelConfig config;
+  std::int64_t all_heads = config.num_attention_heads;  // of all ranks
   bool indexer;  // scores for itself
   double scale;
   double epsilon_cq = config.rms_norm_eps, epsilon_ckv = config.rms_norm_eps, epsilon_k = 1e-6;
   std::shared_ptr<const RopeTable> rope;
   LayerWeights weights;
 
+  /// `share`: what a rank has; then it has no more heads than those.
   State(const io::ModelConfig& config, int layer, std::unique_ptr<WeightSource> source,
-        std::shared_ptr<const RopeTable> rope);
+        std::shared_ptr<const RopeTable> rope, const LayerShare& share = {});
 };
 
 /// A layer of any source: what the demonstration at full size and the tests are made from.

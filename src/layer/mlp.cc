@@ -95,7 +95,7 @@ void set_input(Call& call, const float* x, const std::int32_t* token, std::int64
   });
 }
 
-void gate_and_up(Call& call, std::span<const MlpRows> jobs, const MlpArrays& arrays) {
+void gate_and_up(Call& call, std::span<const MlpRows> jobs, const MlpArrays& arrays, float* sums) {
   const MlpOperand& inner = arrays.inner;
   Work work;
   std::int64_t tasks = 0, end = 0;
@@ -116,7 +116,8 @@ void gate_and_up(Call& call, std::span<const MlpRows> jobs, const MlpArrays& arr
     for (std::int64_t r = 0; r < some; ++r) {
       float* const g = gate + r * kPanel;
       silu_times(g, up + r * kPanel, columns, g);
-      if (inner.kind == Activations::bf16)
+      if (sums) std::copy_n(g, columns, sums + (row + r) * job->wide() + column);
+      else if (inner.kind == Activations::bf16)
         call.kernels().round(g, columns, inner.narrow + (row + r) * inner.pitch + column);
       else
         std::copy_n(g, columns,
@@ -124,12 +125,15 @@ void gate_and_up(Call& call, std::span<const MlpRows> jobs, const MlpArrays& arr
                                                    : arrays.products + (row + r) * arrays.wide + column);
     }
   });
-  if (inner.kind != Activations::int8) return;
-  for (const MlpRows& job : jobs)
-    call.parallel_for(job.rows, {.elements = double(job.rows * job.wide())}, [&](std::int64_t r, int thread) {
-      const std::int64_t row = job.first + r;
-      inner.set(call.kernels(), row, arrays.products + row * arrays.wide, job.wide(), arrays.scratch_of(thread));
-    });
+  if (inner.kind != Activations::int8 || sums) return;
+  for (const MlpRows& job : jobs) set_inner(call, arrays.products, job.first, job.rows, arrays);
+}
+
+void set_inner(Call& call, const float* products, std::int64_t first, std::int64_t rows, const MlpArrays& arrays) {
+  call.parallel_for(rows, {.elements = double(rows * arrays.wide)}, [&](std::int64_t r, int thread) {
+    const std::int64_t row = first + r;
+    arrays.inner.set(call.kernels(), row, products + row * arrays.wide, arrays.wide, arrays.scratch_of(thread));
+  });
 }
 
 std::shared_ptr<std::byte> streamed_memory(std::size_t bytes, const char* what) {
@@ -147,9 +151,9 @@ std::shared_ptr<std::byte> streamed_memory(std::size_t bytes, const char* what) 
 GatedMlp::GatedMlp(const io::Checkpoint& checkpoint, const std::string& prefix, std::int64_t hidden,
                    std::int64_t wide, const MlpOptions& options) {
   const StoredMlp stored = find_mlp(checkpoint, prefix, hidden, wide);
-  layout_ = MlpLayout(hidden, wide, format_of(stored, options));
+  layout_ = MlpLayout(hidden, wide, format_of(stored, options), options.share);
   const std::shared_ptr<std::byte> memory = streamed_memory(layout_.bytes(), "the matrices of an MLP");
-  load_mlp(stored, layout_, memory.get(), *supported_kernels().back());
+  load_mlp(stored.part(options.share), layout_, memory.get(), *supported_kernels().back());
   memory_ = memory;
 }
 

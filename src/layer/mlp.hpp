@@ -57,8 +57,12 @@ struct MlpRows {
 /// Row i of the input = row token[i] of x [.., hidden]; without tokens row i.
 void set_input(Call&, const float* x, const std::int32_t* token, std::int64_t rows, const MlpArrays&);
 
-/// inner = silu(gate(input)) * up(input), each MLP for its rows: sums, silu and product in fp32.
-void gate_and_up(Call&, std::span<const MlpRows>, const MlpArrays&);
+/// inner = silu(gate(input)) * up(input), each MLP for its rows: sums, silu and product in fp32. With `columns`, which are a
+/// rank's [rows, own width], these are written instead, as they are.
+void gate_and_up(Call&, std::span<const MlpRows>, const MlpArrays&, float* columns = nullptr);
+
+/// Rows first .. first + rows - 1 of inner = those of products [.., wide].
+void set_inner(Call&, const float* products, std::int64_t first, std::int64_t rows, const MlpArrays&);
 
 /// add(job, row, column, columns, sums) for each row of down(inner) and each panel of its columns: for one panel the
 /// jobs come in their order, on one thread.
@@ -66,9 +70,10 @@ template <class Add>
 void down(Call& call, std::span<const MlpRows> jobs, const MlpArrays& arrays, Add add) {
   Work work;
   for (const MlpRows& job : jobs) work = work + product_work(job.rows, job.mlp.down.weight);
-  call.parallel_for(panels_of(arrays.hidden), work, [&](std::int64_t panel, int) {
+  const std::int64_t width = jobs.empty() ? 0 : jobs[0].mlp.down.weight.n;
+  call.parallel_for(panels_of(width), work, [&](std::int64_t panel, int) {
     alignas(64) float tile[kTileRows * kPanel];
-    const std::int64_t column = panel * kPanel, columns = std::min<std::int64_t>(kPanel, arrays.hidden - column);
+    const std::int64_t column = panel * kPanel, columns = std::min<std::int64_t>(kPanel, width - column);
     for (std::size_t j = 0; j < jobs.size(); ++j)
       for (std::int64_t row = jobs[j].first, end = row + jobs[j].rows; row < end; row += kTileRows) {
         const std::int64_t some = std::min(kTileRows, end - row);

@@ -1,44 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "dsakit/model.hpp"
+#include "layer/model_state.hpp"
 
 #include <algorithm>
 #include <array>
-#include <optional>
 #include <string>
 #include <utility>
 
-#include "layer/costs.hpp"
-#include "layer/layer.hpp"
 #include "io/memory.hpp"
-#include "layer/mlp.hpp"
-#include "layer/moe.hpp"
-#include "ops/linear.hpp"
-#include "ops/norm.hpp"
 
 namespace dsakit {
-struct Model::State {
-  struct Layer {
-    AttentionLayer attention;
-    io::AlignedArray<float> attention_norm, mlp_norm;
-    GatedMlp mlp;            // one of the two
-    std::optional<Moe> moe;
-  };
-  std::shared_ptr<const io::Checkpoint> checkpoint;
-  io::ModelConfig config;
-  io::StoredMatrix embedding;  // [vocab_size, hidden_size]: rows are read when they are wanted
-  std::vector<Layer> layers;
-  io::AlignedArray<float> norm;
-  Matrix head;
-  std::shared_ptr<Experts> experts;  // null: none
-  std::int64_t experts_there = 0;
-  std::int64_t pass = 0;             // tokens that go through a layer at once
-
-  State(std::shared_ptr<const io::Checkpoint> checkpoint, const ModelOptions& options);
-  /// The embedding and the first `count` layers.
-  State(std::shared_ptr<const io::Checkpoint> checkpoint, const ModelOptions& options, std::int64_t count);
-  void load_layers(const MlpOptions&, const ModelOptions&, std::int64_t count);
-};
-
 namespace {
 
 [[noreturn]] void refuse_option(const char* name, std::string_view got, const char* wanted) {
@@ -64,12 +34,12 @@ io::CheckpointOptions checkpoint_options(const ModelOptions& options) {
 }
 
 /// What experts may take, if nobody says: what the other weights leave, of which the caches and whatever else runs keep
-/// 6 GB, or three quarters where that is less.
-std::uint64_t memory_for_experts(const ModelOptions& options, std::uint64_t resident) {
+/// 6 GB, or three quarters where that is less. Ranks take it to be one machine's.
+std::uint64_t memory_for_experts(const ModelOptions& options, std::uint64_t resident, int ranks) {
   constexpr std::uint64_t kKept = 6'000'000'000;
   if (options.expert_memory >= 0) return std::uint64_t(options.expert_memory);
   const auto left_of = [&](std::uint64_t bytes) { return bytes > resident ? bytes - resident : 0; };
-  const std::uint64_t free = left_of(io::available_memory());
+  const std::uint64_t free = left_of(io::available_memory() / std::uint64_t(ranks));
   return std::min(left_of(io::memory_limit()), free - std::min(kKept, free / 4 * 3));
 }
 
@@ -77,29 +47,88 @@ std::uint64_t memory_for_experts(const ModelOptions& options, std::uint64_t resi
 
 Model::State::State(std::shared_ptr<const io::Checkpoint> from, const ModelOptions& options, std::int64_t count)
     : checkpoint(std::move(from)), config(checkpoint->config()) {
-  const io::ModelConfig& c = config;
   const MlpOptions mlp = mlp_options(options);
+  find_embedding(count);
+  load_experts(mlp, options, count);
+  for (int i = 0; i < count; ++i) {
+    load_layer(mlp, i);
+    if (options.progress && !experts) options.progress(double(i + 1) / double(count));
+  }
+}
+
+Model::State::State(std::shared_ptr<const io::Checkpoint> from, const ModelOptions& options)
+    : State(from, options, from->config().num_hidden_layers) {
+  load_head();
+}
+
+Model::State::State(const std::string& folder, const ModelOptions& options, std::shared_ptr<Peers> with)
+    : peers(std::move(with)) {
+  Conversation& talk = peers->talk;
+  const std::lock_guard turn(peers->turn);
+  MlpOptions mlp;
+  talk.begin({{{"operation", "load"},
+               {"version", DSAKIT_VERSION},
+               {"mlp", std::string(options.mlp)},
+               {"weights", std::string(options.weights)},
+               {"static_activations", std::string(options.static_activations)},
+               {"pass", std::to_string(options.pass)}}},
+             [&] {
+               mlp = mlp_options(options);
+               checkpoint = std::make_shared<const io::Checkpoint>(folder, checkpoint_options(options));
+               config = checkpoint->config();
+             });
+  mlp.share = share();
+  talk.begin({{{"checkpoint", checkpoint->fingerprint()}}}, [&] { find_embedding(config.num_hidden_layers); });
+  talk.work([&] { load_experts(mlp, options, config.num_hidden_layers); });
+  agree_on_experts(options);
+  for (int i = 0; i < config.num_hidden_layers; ++i) {
+    talk.work([&] { load_layer(mlp, i); });
+    peers->wait_for_all("loading");
+    if (options.progress && !experts) options.progress(double(i + 1) / double(config.num_hidden_layers));
+  }
+  talk.work([&] { load_head(); });
+  talk.end();
+}
+
+/// Windows of experts and passes of tokens are cut alike everywhere: as the rank with the least room has it.
+void Model::State::agree_on_experts(const ModelOptions& options) {
+  const std::int64_t mine[] = {experts ? experts->slots() : 0, experts_there};
+  std::vector<std::int64_t> all(2 * std::size_t(peers->world.size()));
+  const std::vector<std::size_t> sizes(std::size_t(peers->world.size()), sizeof mine);
+  peers->talk.all_gather(peers->world, "loading", std::as_bytes(std::span(mine)), sizes,
+                         reinterpret_cast<std::byte*>(all.data()));
+  peers->least_slots = all[0];
+  for (std::size_t r = 0; r < all.size(); r += 2) {
+    peers->least_slots = std::min(peers->least_slots, all[r]);
+    peers->all_experts_held &= all[r] == all[r + 1];
+  }
+  pass = peers->all_experts_held ? chunk_tokens(config) : options.pass;
+}
+
+void Model::State::find_embedding(std::int64_t count) {
+  const io::ModelConfig& c = config;
   checkpoint->require_known_tensors(0, count, "");
   embedding = checkpoint->matrix("model.embed_tokens.weight", c.vocab_size, c.hidden_size);
   if (embedding.format != io::WeightFormat::floating)
     throw Error(Status::unsupported, "load", embedding.weight.shown(), "",
                 std::string("is stored as ") + embedding.weight.tensor->type->name, "BF16, F16 or F32");
-  load_layers(mlp, options, count);
 }
 
-Model::State::State(std::shared_ptr<const io::Checkpoint> from, const ModelOptions& options)
-    : State(from, options, from->config().num_hidden_layers) {
+void Model::State::load_head() {
   const io::ModelConfig& c = config;
   norm = checkpoint->load_vector_f32("model.norm.weight", c.hidden_size);
-  const auto weight = c.tie_word_embeddings
-                          ? io::load_bf16(embedding)
-                          : checkpoint->load_matrix_bf16("lm_head.weight", c.vocab_size, c.hidden_size);
-  head = transposed_matrix(weight.data(), c.vocab_size, c.hidden_size);
+  const io::StoredMatrix all =
+      c.tie_word_embeddings ? embedding : checkpoint->matrix("lm_head.weight", c.vocab_size, c.hidden_size);
+  const Slice rows = share().columns(c.vocab_size);
+  if (rows.size() == 0) return;
+  const auto weight = io::load_bf16(all.part(rows.begin, rows.size()));
+  head = transposed_matrix(weight.data(), rows.size(), c.hidden_size);
 }
 
-/// Everything but the routed experts is loaded; of those what fits.
-void Model::State::load_layers(const MlpOptions& mlp, const ModelOptions& options, std::int64_t count) {
+/// The routed experts of which memory has room; the rest of the first `count` layers will fit, or nothing is loaded.
+void Model::State::load_experts(const MlpOptions& mlp, const ModelOptions& options, std::int64_t count) {
   const io::ModelConfig& c = config;
+  const int ranks = peers ? peers->world.size() : 1;
   std::vector<StoredExperts> stored;
   std::uint64_t routed = 0, as_stored = 0;
   for (std::int64_t i = 0; i < count; ++i)
@@ -109,13 +138,14 @@ void Model::State::load_layers(const MlpOptions& mlp, const ModelOptions& option
       as_stored += stored.back().stored_bytes();
       experts_there += c.moe.n_routed_experts;
     }
-  const std::uint64_t resident = checkpoint->bytes_in_use(count) - as_stored;
+  const std::uint64_t in_use = checkpoint->bytes_in_use(count) / std::uint64_t(mlp.share.ranks),
+                      resident = in_use - std::min(in_use, as_stored);
   pass = chunk_tokens(c);
   if (!stored.empty()) {
-    const std::uint64_t memory = memory_for_experts(options, resident);
+    const std::uint64_t memory = memory_for_experts(options, resident, ranks);
     if (routed <= memory) {
       io::require_memory(checkpoint->folder(), resident + routed, io::memory_limit());
-      experts = load_experts(std::move(stored), [&](std::uint64_t done, std::uint64_t bytes) {
+      experts = dsakit::load_experts(std::move(stored), [&](std::uint64_t done, std::uint64_t bytes) {
         if (options.progress) options.progress(double(done) / double(bytes));
       });
     } else {
@@ -124,163 +154,61 @@ void Model::State::load_layers(const MlpOptions& mlp, const ModelOptions& option
     }
   }
   io::require_memory(checkpoint->folder(), resident + (experts ? experts->bytes() : 0), io::memory_limit());
-  const auto rope = std::make_shared<const RopeTable>(c.rope, c.qk_rope_head_dim);
-  std::int64_t number = 0;
-  for (int i = 0; i < count; ++i) {
-    const std::string prefix = "model.layers." + std::to_string(i) + ".";
-    layers.push_back({AttentionLayer(std::make_shared<AttentionLayer::State>(
-                          c, i, checkpoint_source(checkpoint, i, mlp.widen_fp8), rope)),
-                      checkpoint->load_vector_f32(prefix + "input_layernorm.weight", c.hidden_size),
-                      checkpoint->load_vector_f32(prefix + "post_attention_layernorm.weight", c.hidden_size),
-                      {},
-                      {}});
-    Layer& layer = layers.back();
-    if (c.dense_mlp[i]) layer.mlp = GatedMlp(*checkpoint, prefix + "mlp.", c.hidden_size, c.intermediate_size, mlp);
-    else layer.moe.emplace(*checkpoint, i, number++, experts, mlp);
-    if (options.progress && !experts) options.progress(double(i + 1) / double(count));
-  }
+  rope = std::make_shared<const RopeTable>(c.rope, c.qk_rope_head_dim);
 }
 
-struct Session::State {
-  std::shared_ptr<const Model::State> model;
-  Mode mode;
-  std::vector<LayerCache> caches;
-  Costs costs;
-  std::function<void(int, std::int64_t, const Tensor&)> observer;
-  ScratchMemory scratch, layer_scratch;
-
-  State(std::shared_ptr<const Model::State> model, Mode mode, std::int64_t page_size)
-      : model(std::move(model)), mode(mode) {
-    for (const Model::State::Layer& layer : this->model->layers) {
-      caches.push_back(layer.attention.make_cache(name_of(mode), page_size));
-      layer.attention.state().weights.prepare(mode);
-    }
-  }
-  State(const State& from)
-      : model(from.model), mode(from.mode), caches(from.caches), costs(from.costs), observer(from.observer) {}
-
-  std::int64_t length() const { return caches[0].length(); }
-  void reserve(std::int64_t positions) {
-    for (LayerCache& cache : caches) cache.state().reserve(positions);
-  }
-  void keep(std::int64_t positions) {
-    for (LayerCache& cache : caches) cache.state().keep(positions);
-  }
-};
-
-namespace {
-
-/// Bytes that make(carver) takes.
-template <class Make>
-std::size_t measured(Make&& make) {
-  Carver carver;
-  (void)make(carver);
-  return carver.bytes();
+/// Everything of a layer but its routed experts.
+void Model::State::load_layer(const MlpOptions& mlp, int i) {
+  const io::ModelConfig& c = config;
+  const std::string prefix = "model.layers." + std::to_string(i) + ".";
+  layers.push_back({AttentionLayer(std::make_shared<AttentionLayer::State>(
+                        c, i, checkpoint_source(checkpoint, i, mlp.widen_fp8), rope, mlp.share)),
+                    checkpoint->load_vector_f32(prefix + "input_layernorm.weight", c.hidden_size),
+                    checkpoint->load_vector_f32(prefix + "post_attention_layernorm.weight", c.hidden_size),
+                    {},
+                    {}});
+  Layer& layer = layers.back();
+  const std::int64_t number = std::count(c.dense_mlp.begin(), c.dense_mlp.begin() + i, false);
+  if (c.dense_mlp[i]) layer.mlp = GatedMlp(*checkpoint, prefix + "mlp.", c.hidden_size, c.intermediate_size, mlp);
+  else layer.moe.emplace(*checkpoint, i, number, experts, mlp);
 }
 
-/// Tokens on their way through a model; their arrays. Attention and dense MLPs take a chunk of them at a time, experts
-/// all: a pass.
-struct Tokens {
-  const Model::State& model;
-  const io::ModelConfig& config;
-  Costs& costs;
-  Context& context;
-  std::int64_t rows;
-  float *residual, *normal, *change;  // [rows, hidden_size]
-  bf16* input;                        // [rows, hidden_size]
-  std::int32_t* selection;            // [rows, index_topk]
-
-  Tokens(const Model::State& model, Costs& costs, Context& context, std::int64_t rows, Carver& carver)
-      : model(model),
-        config(model.config),
-        costs(costs),
-        context(context),
-        rows(rows),
-        residual(carver.take<float>(rows * config.hidden_size)),
-        normal(carver.take<float>(rows * config.hidden_size)),
-        change(carver.take<float>(rows * config.hidden_size)),
-        input(carver.take<bf16>(rows * config.hidden_size)),
-        selection(carver.take<std::int32_t>(rows * config.index_topk)) {}
-
-  void embed(std::span<const std::int32_t> tokens) const {
-    const std::int64_t width = config.hidden_size;
-    Timed timed(&costs, "embedding", double(rows * width) * sizeof(bf16));
-    Call call(context, "model", 0);
-    for (std::int64_t i = 0; i < rows; ++i) {
-      io::load_row(model.embedding, tokens[i], input + i * width);
-      call.kernels().widen(input + i * width, width, residual + i * width);
-    }
-  }
-
-  /// RMSNorm of row i of the residual to row `to` of `normal`.
-  void norm_row(const Call& call, const io::AlignedArray<float>& gamma, std::int64_t i, std::int64_t to) const {
-    const std::int64_t width = config.hidden_size;
-    rms_norm(call.kernels(), NormOrder::pypto, residual + i * width, width, gamma.data(), float(config.rms_norm_eps),
-             normal + to * width);
-  }
-  Work norms_of(std::int64_t count) const { return {.elements = 2 * double(count * config.hidden_size)}; }
-
-  void norm_before_attention(const io::AlignedArray<float>& gamma) const {
-    const std::int64_t width = config.hidden_size;
-    Timed timed(&costs, "norms", 0);
-    Call call(context, "model", 0);
-    call.parallel_for(rows, norms_of(rows), [&](std::int64_t i, int) {
-      norm_row(call, gamma, i, i);
-      call.kernels().round(normal + i * width, width, input + i * width);
-    });
-    call.finish();
-  }
-
-  /// After attention, whose result is in `change`.
-  void norm_before_mlp(const io::AlignedArray<float>& gamma) const {
-    const std::int64_t width = config.hidden_size;
-    Timed timed(&costs, "norms", 0);
-    Call call(context, "model", 0);
-    call.parallel_for(rows, norms_of(rows), [&](std::int64_t i, int) {
-      for (std::int64_t j = i * width; j < (i + 1) * width; ++j) residual[j] += change[j];
-      norm_row(call, gamma, i, i);
-    });
-    call.finish();
-  }
-
-  void mlp(const Model::State::Layer& layer, ScratchMemory& scratch) const {
-    if (layer.moe) {
-      const auto arrays = [&](Carver& carver) { return MoeArrays(*layer.moe, rows, context.threads(), carver); };
-      Carver memory(scratch.require(measured(arrays)));
-      return layer.moe->add_to(context, &costs, normal, rows, arrays(memory), residual);
-    }
-    Timed timed(&costs, "mlp", double(layer.mlp.bytes()));
-    Call call(context, "model", 0);
-    const std::int64_t step = chunk_tokens(config), width = config.hidden_size;
-    const auto arrays = [&](Carver& carver) {
-      return MlpArrays(layer.mlp.activations(), std::min(rows, step), width, config.intermediate_size, call.threads(),
-                       carver);
+Session::State::State(std::shared_ptr<const Model::State> of, Mode mode, std::int64_t page_size)
+    : model(std::move(of)), mode(mode) {
+  for (const Model::State::Layer& layer : model->layers) {
+    AttentionLayer::State& attention = layer.attention.state();
+    const RowKinds kinds(model->config, attention.indexer, mode);
+    const auto make = [&](const RowKinds& some) {
+      return LayerCache(std::make_unique<LayerCache::State>(some, mode, page_size));
     };
-    Carver memory(scratch.require(measured(arrays)));
-    const MlpArrays a = arrays(memory);
-    for (std::int64_t first = 0; first < rows; first += step)
-      layer.mlp.add_to(call, normal + first * width, std::min(step, rows - first), a, residual + first * width);
-    call.finish();
+    caches.push_back(make(model->peers ? kinds.latents() : kinds));
+    if (model->peers) index_caches.push_back(make(kinds.index_keys()));
+    else attention.weights.prepare(mode);
   }
+}
 
-  /// Logits of the last `wanted` rows.
-  void head(std::int64_t wanted, float* logits) const {
-    Timed timed(&costs, "head", double(model.head.bytes()));
-    Call call(context, "model", 0);
-    call.parallel_for(wanted, norms_of(wanted),
-                      [&](std::int64_t i, int) { norm_row(call, model.norm, rows - wanted + i, i); });
-    for_each_tile(call, model.head.view(), normal, config.hidden_size, 0, wanted,
-                  [&](auto, auto row, auto some, auto column, auto columns, const float* tile) {
-                    for (std::int64_t i = 0; i < some; ++i)
-                      std::copy_n(tile + i * kPanel, columns, logits + (row + i) * config.vocab_size + column);
-                  });
-    call.finish();
-  }
-};
+Session::State::State(const State& from)
+    : model(from.model),
+      mode(from.mode),
+      caches(from.caches),
+      index_caches(from.index_caches),
+      shared_length(from.shared_length),
+      costs(from.costs),
+      traffic(from.traffic),
+      observer(from.observer) {}
 
-}  // namespace
+void Session::State::reserve(std::int64_t positions) {
+  const Peers* peers = model->peers.get();
+  for (LayerCache& cache : caches) cache.state().reserve(peers ? peers->latent_rows().below(positions) : positions);
+  for (LayerCache& cache : index_caches) cache.state().reserve(peers->index_rows().below(positions));
+}
 
-namespace {
+void Session::State::keep(std::int64_t positions) {
+  const Peers* peers = model->peers.get();
+  for (LayerCache& cache : caches) cache.state().keep(peers ? peers->latent_rows().below(positions) : positions);
+  for (LayerCache& cache : index_caches) cache.state().keep(peers->index_rows().below(positions));
+  shared_length = positions;
+}
 
 void check_tokens(const io::ModelConfig& c, std::span<const std::int32_t> tokens) {
   for (std::size_t i = 0; i < tokens.size(); ++i)
@@ -288,6 +216,17 @@ void check_tokens(const io::ModelConfig& c, std::span<const std::int32_t> tokens
       throw Error(Status::invalid_argument, "model", "tokens", "[" + std::to_string(i) + "]",
                   "is " + std::to_string(tokens[i]), "0.." + std::to_string(c.vocab_size - 1), "vocab_size");
 }
+
+void check_append(const io::ModelConfig& c, std::span<const std::int32_t> tokens, std::span<const float> logits) {
+  check_tokens(c, tokens);
+  const std::int64_t rows = std::int64_t(tokens.size()), wanted = std::int64_t(logits.size()) / c.vocab_size;
+  if (std::int64_t(logits.size()) % c.vocab_size != 0 || wanted > rows)
+    throw Error(
+        Status::invalid_shape, "model", "logits", "", "has " + std::to_string(logits.size()) + " elements",
+        "vocab_size (" + std::to_string(c.vocab_size) + ") for each of at most " + std::to_string(rows) + " tokens");
+}
+
+namespace {
 
 /// Attention of rows first .. first + rows - 1, which belong to `sessions`, as many of each.
 void attend(const Tokens& t, const Model::State::Layer& layer, int number, std::span<Session::State* const> sessions,
@@ -319,7 +258,8 @@ void run_pass(std::span<Session::State* const> sessions, std::span<const std::in
   const auto arrays = [&](Carver& carver) { return Tokens(model, one.costs, context, rows, carver); };
   Carver memory(one.scratch.require(measured(arrays)));
   const Tokens t = arrays(memory);
-  t.embed(tokens);
+  t.read_embedding(tokens, {0, rows});
+  t.embed();
   for (std::size_t l = 0; l < model.layers.size(); ++l) {
     const Model::State::Layer& layer = model.layers[l];
     t.norm_before_attention(layer.attention_norm);
@@ -346,7 +286,8 @@ std::int64_t Session::length() const { return state_->length(); }
 std::int64_t Session::vocab_size() const { return state_->model->config.vocab_size; }
 std::size_t Session::cache_bytes() const {
   std::size_t sum = 0;
-  for (const LayerCache& cache : state_->caches) sum += cache.bytes();
+  for (const auto* caches : {&state_->caches, &state_->index_caches})
+    for (const LayerCache& cache : *caches) sum += cache.bytes();
   return sum;
 }
 void Session::reset() { state_->keep(0); }
@@ -357,19 +298,21 @@ void Session::crop(std::int64_t count) {
   state_->keep(length() - count);
 }
 const Costs& Session::costs() const { return state_->costs; }
-void Session::clear_costs() { state_->costs = {}; }
+void Session::clear_costs() { state_->costs = {}, state_->traffic.clear(); }
+std::vector<Traffic> Session::traffic() const {
+  std::vector<Traffic> all;
+  for (const auto& [name, count] : state_->traffic) all.push_back({name, count.messages, count.bytes});
+  return all;
+}
 void Session::observe(std::function<void(int, std::int64_t, const Tensor&)> observer) {
   state_->observer = std::move(observer);
 }
 
 void Session::append(std::span<const std::int32_t> tokens, std::span<float> logits, Context& context) {
+  if (state_->model->peers) return append_parallel(*state_, tokens, logits, context);
   const io::ModelConfig& c = state_->model->config;
+  check_append(c, tokens, logits);
   const std::int64_t rows = std::int64_t(tokens.size()), wanted = std::int64_t(logits.size()) / c.vocab_size;
-  check_tokens(c, tokens);
-  if (std::int64_t(logits.size()) % c.vocab_size != 0 || wanted > rows)
-    throw Error(
-        Status::invalid_shape, "model", "logits", "", "has " + std::to_string(logits.size()) + " elements",
-        "vocab_size (" + std::to_string(c.vocab_size) + ") for each of at most " + std::to_string(rows) + " tokens");
   const std::int64_t before = length(), step = state_->model->pass;
   state_->reserve(before + rows);
   try {
@@ -415,11 +358,14 @@ void step(std::span<Session* const> sessions, std::span<const std::int32_t> toke
     throw Error(Status::invalid_shape, "step", "logits", "", "has " + std::to_string(logits.size()) + " elements",
                 std::to_string(tokens.size() * std::size_t(c.vocab_size)), "vocab_size for each session");
   std::vector<std::int64_t> before;
-  for (Session::State* state : states) {
-    before.push_back(state->length());
-    state->reserve(before.back() + 1);
-  }
+  for (Session::State* state : states) before.push_back(state->length());
+  for (std::size_t i = 0; i < states.size() && !states[0]->model->peers; ++i) states[i]->reserve(before[i] + 1);
   try {
+    if (states[0]->model->peers) {  // one after the other: the bits are the same
+      for (std::size_t i = 0; i < states.size(); ++i)
+        append_parallel(*states[i], tokens.subspan(i, 1), logits.subspan(i * std::size_t(c.vocab_size), std::size_t(c.vocab_size)), context);
+      return;
+    }
     const std::size_t most = std::size_t(chunk_tokens(c));
     for (std::size_t first = 0; first < states.size(); first += most) {
       const std::size_t count = std::min(most, states.size() - first);
@@ -457,6 +403,16 @@ Model::Model(const std::string& folder, const ModelOptions& options)
     : state_(std::make_shared<State>(std::make_shared<const io::Checkpoint>(folder, checkpoint_options(options)),
                                      options)) {}
 
+Model::Model(const std::string& folder, Group& group, const Parallel& parallel, const ModelOptions& options) {
+  const ParallelWords words{.parallel = std::string(parallel.parallel),
+                            .exchange = std::string(parallel.exchange),
+                            .index = std::string(parallel.index),
+                            .merge = std::string(parallel.merge),
+                            .prolog = std::string(parallel.prolog),
+                            .interleave = parallel.interleave};
+  state_ = std::make_shared<State>(folder, options, make_peers(group, words));
+}
+
 ExpertCosts Model::expert_costs() const {
   if (!state_->experts) return {};
   const ExpertCounts counts = state_->experts->counts();
@@ -476,6 +432,9 @@ std::int64_t Model::hidden_size() const { return state_->config.hidden_size; }
 std::int64_t Model::index_topk() const { return state_->config.index_topk; }
 int Model::layers() const { return int(state_->layers.size()); }
 AttentionLayer Model::attention(int layer) const {
+  if (state_->peers)
+    throw Error(Status::unsupported, "model", "attention", "", "is of a model that ranks share", "a model of one process",
+                "a rank has its share of a layer's weights");
   if (layer < 0 || layer >= layers())
     throw Error(Status::invalid_argument, "model", "layer", "", "is " + std::to_string(layer),
                 "0.." + std::to_string(layers() - 1), "num_hidden_layers");
@@ -500,6 +459,7 @@ std::vector<std::string_view> Model::modes() const {
 }
 
 Session Model::start(std::string_view mode, std::int64_t page_size) const {
+  if (state_->peers) return Session(start_parallel(state_, mode, page_size));
   return Session(std::make_unique<Session::State>(state_, mode_of(mode, state_->config), page_size));
 }
 

@@ -39,10 +39,9 @@ MoeArrays::MoeArrays(const Moe& moe, std::int64_t rows, int threads, Carver& car
       shared(activations_of(moe.shared().layout()), moe.shared() ? rows : 0, moe.hidden(),
              std::max<std::int64_t>(moe.config().shared_size(), 1), threads, carver) {}
 
-/// Gate and up of each expert as it comes; the down products of all of them at the end, so that sums grow in the order
-/// of the experts. `first`: place of the window's first expert.
-void Moe::run_window(Call& call, Experts::Window& window, const ExpertRows& rows, std::size_t first, const float* x,
-                     const MoeArrays& arrays) const {
+/// Gate and up of each expert of a window as it comes. `first`: place of the window's first expert.
+std::vector<MlpRows> Moe::gate_window(Call& call, Experts::Window& window, const ExpertRows& rows, std::size_t first,
+                                      const float* x, const MoeArrays& arrays, float* columns) const {
   const std::size_t count = window.wanted().size();
   const std::int64_t begin = rows.begin[first];
   set_input(call, x, rows.token.data() + begin, rows.rows(first, first + count), arrays.routed);
@@ -55,8 +54,15 @@ void Moe::run_window(Call& call, Experts::Window& window, const ExpertRows& rows
       here.push_back(jobs[at]);
       ++done;
     } while (done < count && window.has_next());
-    gate_and_up(call, here, arrays.routed);
+    gate_and_up(call, here, arrays.routed, columns);
   }
+  return jobs;
+}
+
+/// The down products of all of them at the end, so that sums grow in the order of the experts.
+void Moe::run_window(Call& call, Experts::Window& window, const ExpertRows& rows, std::size_t first, const float* x,
+                     const MoeArrays& arrays) const {
+  const std::vector<MlpRows> jobs = gate_window(call, window, rows, first, x, arrays, nullptr);
   add_weighted(call, jobs, arrays.routed, rows, first, arrays.choices.weight, arrays.sum);
 }
 

@@ -125,7 +125,7 @@ void mla_prolog_packed(const Chunk& m) {
 
 }  // namespace
 
-void prolog(const Chunk& m) {
+void run_prolog(const Chunk& m) {
   const LayerWeights& w = m.layer.weights;
   const Matrix& uq_qr = m.quantised() ? w.w_uq_qr_i8.codes : w.w_uq_qr;
   const double mla = double(w.w_dq.bytes() + w.w_dkv_kr.bytes() + w.w_uk.bytes() + uq_qr.bytes()),

@@ -21,11 +21,16 @@ class CheckpointSource final : public WeightSource {
   io::AlignedArray<bf16> matrix(const std::string& name, std::int64_t rows, std::int64_t columns) const override {
     return checkpoint_->load_matrix_bf16(prefix_ + name, rows, columns);
   }
-  io::QuantisedWeight codes(const std::string& name, std::int64_t rows, std::int64_t columns,
+  io::AlignedArray<bf16> matrix_rows(const std::string& name, std::int64_t rows, std::int64_t columns,
+                                     Slice part) const override {
+    return io::load_bf16(checkpoint_->matrix(prefix_ + name, rows, columns).part(part.begin, part.size()));
+  }
+  io::QuantisedWeight codes(const std::string& name, std::int64_t rows, std::int64_t columns, Slice part,
                             io::WeightFormat wanted) const override {
-    if (wanted == io::WeightFormat::fp8_blocks && widen_fp8_) return {};
+    const bool fp8 = wanted == io::WeightFormat::fp8_blocks;
+    if (fp8 && (widen_fp8_ || part.begin % io::kScaleBlock != 0)) return {};
     const io::StoredMatrix m = checkpoint_->matrix(prefix_ + name, rows, columns);
-    return m.format == wanted ? io::load_codes(m) : io::QuantisedWeight{};
+    return m.format == wanted ? io::load_codes(m.part(part.begin, part.size())) : io::QuantisedWeight{};
   }
   io::AlignedArray<float> matrix_f32(const std::string& name, std::int64_t rows, std::int64_t columns) const override {
     return checkpoint_->load_matrix_f32(prefix_ + name, rows, columns);
@@ -69,46 +74,58 @@ struct Projection {
   std::int64_t out, in;
   std::int64_t head = 0, rope = 0;  // 0: nothing to rearrange
 
+  /// Where those of a rank are rearranged: whole heads.
+  Slice whole(Slice part) const {
+    if (rope == 0) return part;
+    return {part.begin / head * head, (part.end + head - 1) / head * head};
+  }
   template <class T>
-  void pair_up(T* rows, std::int64_t columns) const {
-    for (std::int64_t first = head - rope; rope > 0 && first < out; first += head)
-      pair_up_rope_rows(rows + first * columns, rope, columns);
+  void pair_up(T* rows, Slice part, std::int64_t columns) const {
+    for (std::int64_t end = part.begin + head; rope > 0 && end <= part.end; end += head)
+      pair_up_rope_rows(rows + (end - rope - part.begin) * columns, rope, columns);
   }
 };
 
-/// As 8-bit floats where the source has them; rows that share a scale stay together.
-Matrix load(const WeightSource& source, const Projection& p) {
+/// Rows `part` of a projection. As 8-bit floats where the source has them; rows that share a scale stay together.
+Matrix load(const WeightSource& source, const Projection& p, Slice part) {
+  if (part.size() == 0) return {};
   if (p.rope == 0) {
-    const io::QuantisedWeight fp8 = source.codes(p.name, p.out, p.in, io::WeightFormat::fp8_blocks);
+    const io::QuantisedWeight fp8 = source.codes(p.name, p.out, p.in, part, io::WeightFormat::fp8_blocks);
     if (fp8.codes.size() > 0) {
-      Tensor codes = tensor(fp8.fp8(), {p.out, p.in});
+      Tensor codes = tensor(fp8.fp8(), {part.size(), p.in});
       codes.dtype = DType::f8_e4m3;
-      const Tensor scales = tensor(fp8.scales.data(), {io::scale_blocks(p.out), io::scale_blocks(p.in)});
+      const Tensor scales =
+          tensor(fp8.scales.data(), {io::scale_blocks(part.size()), io::scale_blocks(p.in)});
       return Matrix(PackedWeight(codes, scales));
     }
   }
-  auto weight = source.matrix(p.name, p.out, p.in);
-  p.pair_up(weight.data(), p.in);
-  return transposed_matrix(weight.data(), p.out, p.in);
+  const Slice whole = p.whole(part);
+  auto weight = source.matrix_rows(p.name, p.out, p.in, whole);
+  p.pair_up(weight.data(), whole, p.in);
+  return transposed_matrix(weight.data() + (part.begin - whole.begin) * p.in, part.size(), p.in);
 }
 
 /// Codes as they are stored; else made from the bf16 numbers.
-QuantisedMatrix load_i8(const WeightSource& source, const Projection& p) {
-  io::QuantisedWeight stored = source.codes(p.name, p.out, p.in, io::WeightFormat::int8);
-  io::AlignedArray<std::int8_t> codes(std::size_t(p.out * p.in)), turned(codes.size());
-  io::AlignedArray<float> scale = std::move(stored.scales);
+QuantisedMatrix load_i8(const WeightSource& source, const Projection& p, Slice part) {
+  if (part.size() == 0) return {};
+  const Slice whole = p.whole(part);
+  const std::int64_t out = whole.size(), skipped = part.begin - whole.begin, kept = part.size();
+  io::QuantisedWeight stored = source.codes(p.name, p.out, p.in, whole, io::WeightFormat::int8);
+  io::AlignedArray<std::int8_t> codes(std::size_t(out * p.in)), turned(std::size_t(kept * p.in));
+  io::AlignedArray<float> all = std::move(stored.scales), scale{std::size_t(kept)};
   if (stored.codes.size() > 0) {
     std::memcpy(codes.data(), stored.codes.data(), codes.size());
-    p.pair_up(codes.data(), p.in);
-    p.pair_up(scale.data(), 1);
+    p.pair_up(codes.data(), whole, p.in);
+    p.pair_up(all.data(), whole, 1);
   } else {
-    auto weight = source.matrix(p.name, p.out, p.in);
-    p.pair_up(weight.data(), p.in);
-    scale = io::AlignedArray<float>(std::size_t(p.out));
-    quantise_rows(weight.data(), p.out, p.in, codes.data(), scale.data());
+    auto weight = source.matrix_rows(p.name, p.out, p.in, whole);
+    p.pair_up(weight.data(), whole, p.in);
+    all = io::AlignedArray<float>(std::size_t(out));
+    quantise_rows(weight.data(), out, p.in, codes.data(), all.data());
   }
-  transpose(codes.data(), p.out, p.in, turned.data());
-  return {Matrix(tensor(turned.data(), {p.in, p.out})), std::move(scale)};
+  transpose(codes.data() + skipped * p.in, kept, p.in, turned.data());
+  std::copy_n(all.data() + skipped, kept, scale.data());
+  return {Matrix(tensor(turned.data(), {p.in, kept})), std::move(scale)};
 }
 
 // The projections by name.
@@ -127,15 +144,16 @@ Projection wq_b(const io::ModelConfig& c) {
 }
 
 /// The second half of a weight that needs more than bf16: bf16(w - bf16(w)). Empty if all of it is zero.
-Matrix load_rest(const WeightSource& source, const std::string& name, std::int64_t out, std::int64_t in) {
+Matrix load_rest(const WeightSource& source, const std::string& name, std::int64_t out, std::int64_t in, Slice part,
+                 bool& any) {
   const auto weight = source.matrix_f32(name, out, in);
   io::AlignedArray<bf16> rest(out * in);
-  bool any = false;
+  any = false;
   for (std::int64_t i = 0; i < out * in; ++i) {
     rest[i] = to_bf16(weight[i] - to_float(to_bf16(weight[i])));
     any |= to_float(rest[i]) != 0;
   }
-  return any ? transposed_matrix(rest.data(), out, in) : Matrix();
+  return any && part.size() > 0 ? transposed_matrix(rest.data() + part.begin * in, part.size(), in) : Matrix();
 }
 
 }  // namespace
@@ -146,6 +164,14 @@ io::AlignedArray<float> WeightSource::matrix_f32(const std::string& name, std::i
   io::AlignedArray<float> weight(rows * columns);
   std::transform(rounded.begin(), rounded.end(), weight.begin(), [](bf16 x) { return to_float(x); });
   return weight;
+}
+
+io::AlignedArray<bf16> WeightSource::matrix_rows(const std::string& name, std::int64_t rows, std::int64_t columns,
+                                                 Slice part) const {
+  const auto all = matrix(name, rows, columns);
+  io::AlignedArray<bf16> some(std::size_t(part.size() * columns));
+  std::copy_n(all.data() + part.begin * columns, part.size() * columns, some.data());
+  return some;
 }
 
 std::unique_ptr<WeightSource> checkpoint_source(std::shared_ptr<const io::Checkpoint> checkpoint, int layer,
@@ -177,22 +203,25 @@ void quantise_rows(const bf16* weight, std::int64_t out, std::int64_t in, std::i
   }
 }
 
-LayerWeights::LayerWeights(const io::ModelConfig& c, bool indexer, std::unique_ptr<WeightSource> source)
-    : config_(c), indexer_(indexer), source_(std::move(source)) {
+LayerWeights::LayerWeights(const io::ModelConfig& c, bool indexer, std::unique_ptr<WeightSource> source,
+                           const LayerShare& share)
+    : config_(c), indexer_(indexer), share_(share), source_(std::move(source)) {
   const std::int64_t n = c.num_attention_heads, d = c.qk_nope_head_dim, dv = c.v_head_dim, latent = c.kv_lora_rank;
   gamma_cq = source_->vector_bf16("q_a_layernorm.weight", c.q_lora_rank);
   gamma_ckv = source_->vector_bf16("kv_a_layernorm.weight", latent);
-  {  // per head D rows that are W_UK as they lie, then Dv rows that are W_UV transposed
-    const auto weight = source_->matrix("kv_b_proj.weight", n * (d + dv), latent);
-    Tensor key = tensor(weight.data(), {n, d, latent});
+  const Slice heads = share_.heads(c);
+  if (heads.size() > 0) {  // per head D rows that are W_UK as they lie, then Dv rows that are W_UV transposed
+    const auto weight =
+        source_->matrix_rows("kv_b_proj.weight", n * (d + dv), latent, {heads.begin * (d + dv), heads.end * (d + dv)});
+    Tensor key = tensor(weight.data(), {heads.size(), d, latent});
     key.stride[0] = (d + dv) * latent;
     w_uk = Matrix(key);
-    io::AlignedArray<bf16> value(n * dv * latent);
-    for (std::int64_t h = 0; h < n; ++h)
+    io::AlignedArray<bf16> value(heads.size() * dv * latent);
+    for (std::int64_t h = 0; h < heads.size(); ++h)
       transpose(weight.data() + (h * (d + dv) + d) * latent, dv, latent, value.data() + h * dv * latent);
-    w_uv = Matrix(tensor(value.data(), {n, latent, dv}));
+    w_uv = Matrix(tensor(value.data(), {heads.size(), latent, dv}));
   }
-  w_o = load(*source_, {"o_proj.weight", c.hidden_size, n * dv});
+  w_o = load(*source_, {"o_proj.weight", c.hidden_size, n * dv}, share_.columns(c.hidden_size));
 
   const auto expect = [&](const char* name, std::int64_t out, std::int64_t in) {
     if (!source_->has(name)) source_->matrix(name, out, in);  // says what is missing
@@ -208,27 +237,34 @@ LayerWeights::LayerWeights(const io::ModelConfig& c, bool indexer, std::unique_p
   ln_beta_k = source_->vector_f32("indexer.k_norm.bias", c.index_head_dim);
 }
 
+/// What is still empty, a rank's share of it being empty included, is made.
 void LayerWeights::prepare(Mode mode) {
   std::lock_guard lock(mutex_);
   const io::ModelConfig& c = config_;
-  if (is_packed(mode) && !w_dq_i8.codes) {
-    w_dq_i8 = load_i8(*source_, q_a(c));
-    w_dkv_kr_i8 = load_i8(*source_, kv_a(c));
-  } else if (!is_packed(mode) && !w_dq) {
-    w_dq = load(*source_, q_a(c));
-    w_dkv_kr = load(*source_, kv_a(c));
+  const auto columns = [&](const Projection& p) { return share_.prolog_columns(p.out); };
+  const auto of_heads = [](Slice heads, std::int64_t width) { return Slice{heads.begin * width, heads.end * width}; };
+  if (is_packed(mode)) {
+    if (!w_dq_i8.codes) w_dq_i8 = load_i8(*source_, q_a(c), columns(q_a(c)));
+    if (!w_dkv_kr_i8.codes) w_dkv_kr_i8 = load_i8(*source_, kv_a(c), columns(kv_a(c)));
+  } else {
+    if (!w_dq) w_dq = load(*source_, q_a(c), columns(q_a(c)));
+    if (!w_dkv_kr) w_dkv_kr = load(*source_, kv_a(c), columns(kv_a(c)));
   }
-  if (is_quantised(mode) && !w_uq_qr_i8.codes) w_uq_qr_i8 = load_i8(*source_, q_b(c));
-  if (!is_quantised(mode) && !w_uq_qr) w_uq_qr = load(*source_, q_b(c));
+  const Slice queries = of_heads(share_.heads(c), c.qk_nope_head_dim + c.qk_rope_head_dim);
+  if (is_quantised(mode) && !w_uq_qr_i8.codes) w_uq_qr_i8 = load_i8(*source_, q_b(c), queries);
+  if (!is_quantised(mode) && !w_uq_qr) w_uq_qr = load(*source_, q_b(c), queries);
   if (!is_sparse(mode) || !indexer_) return;
-  if (!wk) wk = load(*source_, {"indexer.wk.weight", c.index_head_dim, c.hidden_size});
-  if (!w_proj) w_proj = load(*source_, {"indexer.weights_proj.weight", c.index_n_heads, c.hidden_size});
+  const Projection key{"indexer.wk.weight", c.index_head_dim, c.hidden_size},
+      weights{"indexer.weights_proj.weight", c.index_n_heads, c.hidden_size};
+  if (!wk) wk = load(*source_, key, columns(key));
+  if (!w_proj) w_proj = load(*source_, weights, columns(weights));
+  const Slice index_queries = of_heads(share_.index_heads(c), c.index_head_dim);
   if (mode == Mode::sparse_bf16) {
     if (w_qb) return;
-    w_qb = load(*source_, wq_b(c));
-    w_proj_rest = load_rest(*source_, "indexer.weights_proj.weight", c.index_n_heads, c.hidden_size);
+    w_qb = load(*source_, wq_b(c), index_queries);
+    w_proj_rest = load_rest(*source_, weights.name, weights.out, weights.in, columns(weights), has_rest);
   } else if (!w_qb_i8.codes) {
-    w_qb_i8 = load_i8(*source_, wq_b(c));
+    w_qb_i8 = load_i8(*source_, wq_b(c), index_queries);
     hadamard = dsakit::hadamard(c.index_head_dim);
   }
 }

@@ -12,6 +12,7 @@
 #include "io/checkpoint.hpp"
 #include "layer/mode.hpp"
 #include "ops/weight.hpp"
+#include "parallel/grid.hpp"
 
 namespace dsakit {
 
@@ -22,8 +23,11 @@ class WeightSource {
   virtual ~WeightSource() = default;
   virtual bool has(const std::string& name) const = 0;
   virtual io::AlignedArray<bf16> matrix(const std::string& name, std::int64_t rows, std::int64_t columns) const = 0;
-  /// The codes and scales of a matrix that the source keeps in this format; empty, if it does not.
-  virtual io::QuantisedWeight codes(const std::string&, std::int64_t, std::int64_t, io::WeightFormat) const {
+  /// Rows `part` of a matrix.
+  virtual io::AlignedArray<bf16> matrix_rows(const std::string& name, std::int64_t rows, std::int64_t columns,
+                                             Slice part) const;
+  /// The codes and scales of rows `part` of a matrix that the source keeps in this format; empty, if it does not.
+  virtual io::QuantisedWeight codes(const std::string&, std::int64_t, std::int64_t, Slice, io::WeightFormat) const {
     return {};
   }
   /// As exact as the source has it.
@@ -69,11 +73,25 @@ struct QuantisedMatrix {
 /// 0.
 void quantise_rows(const bf16* weight, std::int64_t out, std::int64_t in, std::int8_t* codes, float* scale);
 
+/// What one of several ranks has of the weights of a layer: its heads and columns (parallel/grid.hpp).
+struct LayerShare {
+  int rank = 0, ranks = 1;   // of the replica
+  bool split_prolog = true;  // the first products and the index heads too
+
+  Slice heads(const io::ModelConfig& c) const { return slice_of(c.num_attention_heads, rank, ranks); }
+  Slice index_heads(const io::ModelConfig& c) const {
+    return split_prolog ? slice_of(c.index_n_heads, rank, ranks) : Slice{0, c.index_n_heads};
+  }
+  Slice columns(std::int64_t width) const { return columns_of(width, rank, ranks); }
+  Slice prolog_columns(std::int64_t width) const { return split_prolog ? columns(width) : Slice{0, width}; }
+};
+
 /// The weights of one attention layer as its operators take them, under the operators' names. Those that every mode
 /// needs are made at once, a mode's own by prepare(). That a tensor is missing is found at once in either case.
 class LayerWeights {
  public:
-  LayerWeights(const io::ModelConfig& config, bool indexer, std::unique_ptr<WeightSource> source);
+  LayerWeights(const io::ModelConfig& config, bool indexer, std::unique_ptr<WeightSource> source,
+               const LayerShare& share = {});
   /// Any thread may ask; once made, weights do not move.
   void prepare(Mode mode);
   std::size_t bytes() const;
@@ -90,10 +108,12 @@ class LayerWeights {
   Matrix w_proj_rest;       // sparse_bf16: what rounding took off w_proj; empty when that was nothing
   QuantisedMatrix w_qb_i8;  // int8 modes
   std::vector<bf16> hadamard;
+  bool has_rest = false;    // sparse_bf16: of all ranks
 
  private:
   const io::ModelConfig config_;
   const bool indexer_;
+  const LayerShare share_;
   const std::unique_ptr<WeightSource> source_;
   mutable std::mutex mutex_;
 };

@@ -161,7 +161,8 @@ class Worker {
     float *values = all.values + h * plan_.value_pitch, max = all.max[h], sum = all.sum[h];
     if (sum == 0) {  // no attended positions
       const bool sink = has_sink && plan_.token[tile.token].sequence >= 0;
-      std::memset(p_.out.row<bf16>(row), 0, sizeof(bf16) * std::size_t(p_.latent));  // of either type
+      if (p_.wide_out) std::fill_n(p_.wide_out + row * p_.latent, p_.latent, 0.0f);
+      else std::memset(p_.out.row<bf16>(row), 0, sizeof(bf16) * std::size_t(p_.latent));  // of either type
       return write_softmax(row, sink ? logit : 0, sink ? 1 : 0);
     }
     if (has_sink) {
@@ -170,7 +171,8 @@ class Worker {
       for (int c = 0; c < p_.latent; ++c) values[c] *= keep;
     }
     for (int c = 0; c < p_.latent; ++c) values[c] /= sum;
-    if (plan_.half) k_.round(values, p_.latent, p_.out.row<f16>(row));
+    if (p_.wide_out) std::copy_n(values, p_.latent, p_.wide_out + row * p_.latent);
+    else if (plan_.half) k_.round(values, p_.latent, p_.out.row<f16>(row));
     else k_.round(values, p_.latent, p_.out.row<bf16>(row));
     write_softmax(row, max, sum);
   }

@@ -68,6 +68,7 @@ struct Problem {
   Rows query{Tensor{}, 0}, query_rope{Tensor{}, 0};  // row token * heads + head
   Keys keys;
   Rows out{Tensor{}, 0};                    // likewise
+  float* wide_out = nullptr;                // instead, [tokens * heads][latent]: a part to be merged with others
   Rows max{Tensor{}, 0}, sum{Tensor{}, 0};  // f32, likewise: maximum and sum of the softmax; no tensor: not wanted
   const float* sinks = nullptr;             // one more logit per head, without a value
   std::int64_t tokens = 0;

@@ -34,6 +34,7 @@ struct Problem {
   Tensor key_scale;
   PagedRows key_scales{};       // data is that of key_scale
   Grid indices, values;         // values.rows.tensor absent: not wanted
+  std::uint64_t* candidates = nullptr;  // [rows][count], if wanted: the lists as candidates (kernels/order.hpp)
   bool other_numerics = false;  // "fast" or "device"
   /// TND rows, where the last running total does not reach them: a word of warning.
   std::int64_t rows_behind_keys = 0, rows_behind_queries = 0;

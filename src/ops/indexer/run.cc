@@ -114,6 +114,7 @@ void finish_row(const Problem& p, const Plan& c, const Memory& m, const Piece& p
   std::int32_t* out = p.indices.rows.row<std::int32_t>(row);
   for (std::int64_t i = 0; i < n; ++i) out[i * p.indices.step] = std::int32_t(position_of(best[i]));
   for (std::int64_t i = n; i < p.count; ++i) out[i * p.indices.step] = -1;
+  if (p.candidates) std::copy_n(best, n, p.candidates + row * p.count);
   if (!p.values.rows.tensor) return;
   auto* value = p.values.rows.row<std::uint16_t>(row);
   for (std::int64_t i = 0; i < p.count; ++i) {

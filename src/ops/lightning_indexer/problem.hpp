@@ -10,4 +10,7 @@ using indexer::Problem;
 /// Absent outputs: an error, or (infer) given dtype and shape.
 Problem check(const LightningIndexerArgs&, LightningIndexerOuts&, bool infer, bool check_values);
 
+/// The operator; with `candidates` [T, sparse_count] also what the lists were made from, best first.
+void run(const LightningIndexerArgs&, const LightningIndexerOuts&, std::uint64_t* candidates, Context&);
+
 }  // namespace dsakit::lightning_indexer_op

@@ -152,15 +152,20 @@ class FastScorer {
 bool fast(const Problem& p) { return p.other_numerics && p.type == DType::bf16; }
 
 }  // namespace
-}  // namespace lightning_indexer_op
 
-void lightning_indexer(const LightningIndexerArgs& args, const LightningIndexerOuts& outs, Context& context) {
-  using namespace lightning_indexer_op;
+void run(const LightningIndexerArgs& args, const LightningIndexerOuts& outs, std::uint64_t* candidates, Context& context) {
   LightningIndexerOuts given = outs;
-  const Problem p = check(args, given, false, context.check_values());
+  Problem p = check(args, given, false, context.check_values());
+  p.candidates = candidates;
   indexer::warn("lightning_indexer", p, context);
   if (fast(p)) indexer::Selection<FastScorer>::run("lightning_indexer", p, context);
   else indexer::Selection<Scorer>::run("lightning_indexer", p, context);
+}
+
+}  // namespace lightning_indexer_op
+
+void lightning_indexer(const LightningIndexerArgs& args, const LightningIndexerOuts& outs, Context& context) {
+  lightning_indexer_op::run(args, outs, nullptr, context);
 }
 
 }  // namespace dsakit

@@ -57,6 +57,8 @@ IndexerProlog::Scratch IndexerProlog::carve(Carver& memory) const {
 }
 
 void IndexerProlog::begin(std::int64_t first, int count) {
+  first_ = first, count_ = count;
+  if (p_.sums.made()) return;
   if (first == 0) {
     for (std::int64_t c = 0; c < p_.dim; ++c) gamma_[c] = float_at(p_.gamma, c), beta_[c] = float_at(p_.beta, c);
     Carver memory(scratch_);
@@ -64,7 +66,6 @@ void IndexerProlog::begin(std::int64_t first, int count) {
     if (hadamard_q_) pack_square(kernels_, p_.hadamard_q, p_.dim, rows, hadamard_q_);
     if (hadamard_k_) pack_square(kernels_, p_.hadamard_k, p_.dim, rows, hadamard_k_);
   }
-  first_ = first, count_ = count;
   for (int r = 0; r < count; ++r) {
     kernels_.widen(p_.cos.row<const bf16>(first + r), p_.rope, cos_ + r * p_.rope);
     kernels_.widen(p_.sin.row<const bf16>(first + r), p_.rope, sin_ + r * p_.rope);
@@ -74,9 +75,10 @@ void IndexerProlog::begin(std::int64_t first, int count) {
 }
 
 std::int64_t IndexerProlog::tasks(Stage stage) const {
+  if (p_.sums.made() && stage != Stage::hidden_products) return 0;
   switch (stage) {
     case Stage::hidden_products:
-      return p_.wk.panels() + p_.w_proj.panels();
+      return p_.sums.given() ? count_ : p_.wk.panels() + p_.w_proj.panels();
     case Stage::rows:
       return query_ ? count_ : 2 * count_;
     case Stage::query_products:
@@ -91,7 +93,8 @@ Work IndexerProlog::work(Stage stage) const {
   const double rotations = hadamard_q_ ? double(p_.dim * p_.dim) : 0;  // products of a row with a matrix
   switch (stage) {
     case Stage::hidden_products:
-      return product_work(count_, double(p_.hidden) * double(p_.dim + p_.heads), false);
+      if (p_.sums.given()) return {.elements = double(count_ * (p_.dim + p_.all_heads))};
+      return product_work(count_, double(p_.hidden) * double(p_.dim + p_.all_heads), false);
     case Stage::rows:
       return Work{.products = rotations, .elements = double(p_.rank + 8 * p_.dim) / 4} * count_;
     case Stage::query_products:
@@ -107,7 +110,7 @@ void IndexerProlog::task(Stage stage, std::int64_t i, int thread) const {
   const Scratch s = carve(memory);
   switch (stage) {
     case Stage::hidden_products:
-      return hidden_panel(i, s);
+      return p_.sums.given() ? take_sums(i) : hidden_panel(i, s);
     case Stage::rows:
       if (i < count_) return key_row(int(i), s);
       i -= count_;
@@ -126,15 +129,31 @@ void IndexerProlog::hidden_panel(std::int64_t i, const Scratch& s) const {
   const Weight& w = key ? p_.wk : p_.w_proj;
   const std::int64_t columns = std::min<std::int64_t>(kPanel, w.n - i * kPanel);
   hidden_.all().times(kernels_, count_, {w, 0, i, s.panel}, p_.hidden, s.sum);
+  const HiddenSums& sums = p_.sums;
   for (int r = 0; r < count_; ++r) {
     const float* sum = s.sum + r * kPanel;
-    if (key) {
+    if (sums.made()) {
+      float* to = key ? sums.first + (first_ + r) * sums.first_stride : sums.second + (first_ + r) * sums.second_stride;
+      std::memcpy(to + i * kPanel, sum, std::size_t(columns) * sizeof(float));
+    } else if (key) {
       std::memcpy(k_ + r * p_.dim + i * kPanel, sum, std::size_t(columns) * sizeof(float));
     } else {
-      f16* out = p_.weights.row<f16>(first_ + r) + i * kPanel;
-      for (std::int64_t j = 0; j < columns; ++j) out[j] = to_f16(to_float(to_bf16(sum[j])) * p_.head_scale);
+      write_weights(r, i * kPanel, sum, columns);
     }
   }
+}
+
+/// What hidden_panel would leave of one token, from sums that are there.
+void IndexerProlog::take_sums(std::int64_t r) const {
+  const HiddenSums& sums = p_.sums;
+  std::memcpy(k_ + r * p_.dim, sums.first + (first_ + r) * sums.first_stride, std::size_t(p_.dim) * sizeof(float));
+  write_weights(r, 0, sums.second + (first_ + r) * sums.second_stride, p_.all_heads);
+}
+
+/// Steps W1 and W2 behind the sums.
+void IndexerProlog::write_weights(std::int64_t r, std::int64_t first, const float* sums, std::int64_t n) const {
+  f16* out = p_.weights.row<f16>(first_ + r) + first;
+  for (std::int64_t j = 0; j < n; ++j) out[j] = to_f16(to_float(to_bf16(sums[j])) * p_.head_scale);
 }
 
 /// RoPE on the first dims of a bf16 row, in place.

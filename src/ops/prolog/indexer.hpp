@@ -24,6 +24,8 @@ struct IndexerProblem {
   Rows q_int8, q_scale;                    // written, one row per (token, head)
   Rows weights;                            // written per token
   Rows k_cache, k_scale_cache;             // written, one row per slot; scales f16 or f32
+  HiddenSums sums{};                       // of wk and w_proj
+  std::int64_t all_heads = heads;          // columns of w_proj: more than heads, where others have the queries of some
 };
 
 /// One tile of tokens at a time, see tile.hpp.
@@ -46,6 +48,8 @@ class IndexerProlog {
   };
   Scratch carve(Carver& memory) const;
   void hidden_panel(std::int64_t i, const Scratch& s) const;
+  void take_sums(std::int64_t r) const;
+  void write_weights(std::int64_t r, std::int64_t first, const float* sums, std::int64_t n) const;
   void key_row(int r, const Scratch& s) const;
   void query_panel(std::int64_t i, const Scratch& s) const;
   void head_block(std::int64_t i, const Scratch& s) const;

@@ -37,7 +37,7 @@ MlaProlog::MlaProlog(const MlaProblem& problem, const HiddenTile& hidden, const 
   cos_ = memory.take<float>(kTile * p_.rope);
   sin_ = memory.take<float>(kTile * p_.rope);
   scales_ = memory.take<float>(kTile);
-  x_scales_ = floats(p_.quantised_hidden(), kTile);
+  x_scales_ = floats(p_.quantised_hidden() && !p_.sums.given(), kTile);
   smooth_ = floats(p_.smooth.tensor.data, p_.rank);
   latent_scale_ = floats(p_.latent_store == Store::given_scale, p_.latent);
   key_scale_ = floats(p_.key_store == Store::given_scale, p_.rope);
@@ -67,6 +67,9 @@ MlaProlog::Scratch MlaProlog::carve(Carver& memory) const {
 }
 
 void MlaProlog::begin(std::int64_t first, int count) {
+  first_ = first, count_ = count;
+  for (int r = 0; r < count && x_scales_; ++r) x_scales_[r] = *p_.x_scale.row<const float>(first + r);
+  if (p_.sums.made()) return;
   if (first == 0) {
     kernels_.widen(p_.gamma_cq, p_.rank, gamma_cq_);
     kernels_.widen(p_.gamma_ckv, p_.latent, gamma_ckv_);
@@ -74,19 +77,18 @@ void MlaProlog::begin(std::int64_t first, int count) {
     if (latent_scale_) read_scales(p_.latent_scale, p_.latent, latent_scale_);
     if (key_scale_) read_scales(p_.key_scale, p_.rope, key_scale_);
   }
-  first_ = first, count_ = count;
   for (int r = 0; r < count; ++r) {
     kernels_.widen(p_.cos.row<const bf16>(first + r), p_.rope, cos_ + r * p_.rope);
     kernels_.widen(p_.sin.row<const bf16>(first + r), p_.rope, sin_ + r * p_.rope);
-    if (x_scales_) x_scales_[r] = *p_.x_scale.row<const float>(first + r);
   }
   slots_ = TileSlots(p_.cache_index, p_.kv_cache.count() > 0, first, count);
 }
 
 std::int64_t MlaProlog::tasks(Stage stage) const {
+  if (p_.sums.made() && stage != Stage::hidden_products) return 0;
   switch (stage) {
     case Stage::hidden_products:
-      return p_.w_dq.panels() + p_.w_dkv_kr.panels();
+      return p_.sums.given() ? 2 * count_ : p_.w_dq.panels() + p_.w_dkv_kr.panels();
     case Stage::rows:
       return 2 * count_;
     case Stage::query_products:
@@ -100,6 +102,7 @@ std::int64_t MlaProlog::tasks(Stage stage) const {
 Work MlaProlog::work(Stage stage) const {
   switch (stage) {
     case Stage::hidden_products:
+      if (p_.sums.given()) return {.elements = double(count_ * (p_.rank + p_.latent + p_.rope))};
       return product_work(count_, double(p_.hidden) * double(p_.rank + p_.latent + p_.rope), p_.quantised_hidden());
     case Stage::rows:
       return {.elements = double(count_ * (p_.rank + p_.latent + p_.rope))};
@@ -119,7 +122,7 @@ void MlaProlog::task(Stage stage, std::int64_t i, int thread) const {
   const Scratch s = carve(memory);
   switch (stage) {
     case Stage::hidden_products:
-      return hidden_panel(i, s);
+      return p_.sums.given() ? take_sums(i) : hidden_panel(i, s);
     case Stage::rows:
       return i < count_ ? query_row(int(i), s) : key_row(int(i - count_), s);
     case Stage::query_products:
@@ -148,12 +151,17 @@ void MlaProlog::hidden_panel(std::int64_t i, const Scratch& s) const {
   const bool query = i < p_.w_dq.panels();
   if (!query) i -= p_.w_dq.panels();
   const Weight& w = query ? p_.w_dq : p_.w_dkv_kr;
+  const std::int64_t columns = std::min<std::int64_t>(kPanel, w.n - i * kPanel);
   float* out = (query ? c_ : kv_) + i * kPanel;
+  std::int64_t pitch = w.n;
+  if (p_.sums.made()) {
+    pitch = query ? p_.sums.first_stride : p_.sums.second_stride;
+    out = (query ? p_.sums.first : p_.sums.second) + first_ * pitch + i * kPanel;
+  }
   if (p_.quantised_hidden())
     return product_of_codes(hidden_.codes(), hidden_.codes_stride(), w, i, x_scales_,
-                            query ? p_.dq_scale : p_.dkv_kr_scale, s, out, w.n);
+                            query ? p_.dq_scale : p_.dkv_kr_scale, s, out, pitch);
   Operand::Panel panel{w, 0, i, s.panel};
-  const std::int64_t columns = std::min<std::int64_t>(kPanel, w.n - i * kPanel);
   if (query && p_.numerics.halves_first_sum && hidden_.split() > 0) {
     hidden_.all().times(kernels_, count_, panel, hidden_.split(), s.sum);
     panel.first = hidden_.second_from();
@@ -162,10 +170,30 @@ void MlaProlog::hidden_panel(std::int64_t i, const Scratch& s) const {
   } else {
     hidden_.all().times(kernels_, count_, panel, p_.hidden, s.sum);
   }
-  bf16 rounded[kPanel];
   for (int r = 0; r < count_; ++r) {
-    kernels_.round(s.sum + r * kPanel, columns, rounded);
-    kernels_.widen(rounded, columns, out + r * w.n);
+    if (p_.sums.made()) std::memcpy(out + r * pitch, s.sum + r * kPanel, std::size_t(columns) * sizeof(float));
+    else round_to_bf16(s.sum + r * kPanel, columns, out + r * pitch);
+  }
+}
+
+/// What hidden_panel would leave of one token, half of it, from sums that are there.
+void MlaProlog::take_sums(std::int64_t i) const {
+  const bool query = i < count_;
+  const std::int64_t r = query ? i : i - count_, n = query ? p_.rank : p_.latent + p_.rope;
+  const float* sums = query ? p_.sums.first + (first_ + r) * p_.sums.first_stride
+                            : p_.sums.second + (first_ + r) * p_.sums.second_stride;
+  float* out = (query ? c_ : kv_) + r * n;
+  if (p_.quantised_hidden()) std::memcpy(out, sums, std::size_t(n) * sizeof(float));
+  else round_to_bf16(sums, n, out);
+}
+
+/// bf16(x), as fp32.
+void MlaProlog::round_to_bf16(const float* x, std::int64_t n, float* y) const {
+  bf16 rounded[kPanel];
+  for (std::int64_t i = 0; i < n; i += kPanel) {
+    const std::int64_t some = std::min<std::int64_t>(kPanel, n - i);
+    kernels_.round(x + i, some, rounded);
+    kernels_.widen(rounded, some, y + i);
   }
 }
 

@@ -29,6 +29,8 @@ class MlaProlog {
     bf16* query;        // [kTile][latent] before it becomes codes
   };
   void hidden_panel(std::int64_t i, const Scratch& s) const;
+  void take_sums(std::int64_t i) const;
+  void round_to_bf16(const float* x, std::int64_t n, float* y) const;
   void query_row(int r, const Scratch& s) const;
   void key_row(int r, const Scratch& s) const;
   void store_latent(std::int64_t slot, float* y, const Scratch& s) const;

@@ -41,6 +41,17 @@ inline CacheRows cache_rows(const Tensor& t, std::int64_t width, bool nz) {
 /// scales are stored too.
 enum class Store { bf16, given_scale, groups };
 
+/// Products of the hidden states, fp32 before any rounding, that a call makes and does nothing else (`made`; the weights may
+/// be some columns of the whole ones), or that are there (`given`; hidden states and their weights are not looked at).
+struct HiddenSums {
+  enum class Use { none, made, given } use = Use::none;
+  float *first = nullptr, *second = nullptr;  // [tokens, columns] of the one weight and of the other
+  std::int64_t first_stride = 0, second_stride = 0;
+
+  bool made() const { return use == Use::made; }
+  bool given() const { return use == Use::given; }
+};
+
 /// The MLA prolog with every name, mode and layout resolved: rows in, rows out. Dtypes of x and of the weights say how
 /// they are multiplied: int8 products are exact and dequantised by the scales of token and column.
 struct MlaProblem {
@@ -63,6 +74,7 @@ struct MlaProblem {
   float clip = 1;                            // where scales come first: largest value * clip is a group's limit
   Rows latent_scale, key_scale;              // Store::given_scale: f32 multipliers, one per column or one for all
   CacheRows kv_cache, kr_cache, k_scale_cache;
+  HiddenSums sums{};  // of w_dq and w_dkv_kr
 
   bool quantised_hidden() const { return w_dq.dtype == DType::i8; }
   bool quantised_query() const { return w_uq_qr.dtype == DType::i8; }

@@ -57,7 +57,7 @@ struct Operand {
 /// evenly spaced, are to be widened, or their second half starts at an odd column (panels are cut in pairs).
 class HiddenTile {
  public:
-  /// `halves`: second() is wanted too.
+  /// `halves`: second() is wanted too. x without memory: nothing is.
   HiddenTile(const Rows& x, std::int64_t width, bool halves, const Call& call, Carver& memory);
   void begin(const Kernels& kernels, std::int64_t first, int count);
 

@@ -163,16 +163,20 @@ class DeviceScorer {
 };
 
 }  // namespace
-}  // namespace quant_lightning_indexer_op
 
-void quant_lightning_indexer(const QuantLightningIndexerArgs& args, const QuantLightningIndexerOuts& outs,
-                             Context& context) {
-  using namespace quant_lightning_indexer_op;
+void run(const QuantLightningIndexerArgs& args, const QuantLightningIndexerOuts& outs, std::uint64_t* candidates, Context& context) {
   QuantLightningIndexerOuts given = outs;
-  const Problem p = check(args, given, false, context.check_values());
+  Problem p = check(args, given, false, context.check_values());
+  p.candidates = candidates;
   indexer::warn("quant_lightning_indexer", p, context);
   if (p.other_numerics) indexer::Selection<DeviceScorer>::run("quant_lightning_indexer", p, context);
   else indexer::Selection<Scorer>::run("quant_lightning_indexer", p, context);
+}
+
+}  // namespace quant_lightning_indexer_op
+
+void quant_lightning_indexer(const QuantLightningIndexerArgs& args, const QuantLightningIndexerOuts& outs, Context& context) {
+  quant_lightning_indexer_op::run(args, outs, nullptr, context);
 }
 
 }  // namespace dsakit

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+// The best K of candidates that lie on several ranks. A candidate is a score's key above its inverted position
+// (kernels/order.hpp), so all are distinct and the larger one is better; each rank has its own best min(K, n), best first.
+namespace dsakit {
+
+/// Every how many candidates one is a sample: 2^floor(log2(K) / 2), 32 of 2048.
+std::int64_t sample_step(std::int64_t k);
+/// How many samples of `count` candidates there are: candidates step, 2 step, .. and the last.
+inline std::int64_t samples_of(std::int64_t count, std::int64_t step) { return (count + step - 1) / step; }
+void take_samples(std::span<const std::uint64_t> candidates, std::int64_t step, std::uint64_t* samples);
+
+/// How many of its candidates each rank sends, so that the best K of all are among them, by the samples of all ranks, rank
+/// by rank; count[r]: candidates of rank r. With g_r(x) the largest sampled number of rank r whose sample is at least x, and
+/// T the largest sample for which the g_r(T) add up to K: at least K candidates reach T, so every one of the best K does;
+/// fewer than g_r(T) + step of rank r reach T, since its next sample does not. Together fewer than K + W step.
+void candidates_to_send(std::span<const std::uint64_t> samples, std::span<const std::int64_t> count, std::int64_t k,
+                        std::int64_t step, std::int64_t* send);
+
+/// The best K of lists, each best first, one behind the other; sizes[r] in list r. Fewer where there are fewer. `scratch`
+/// may be used again.
+void merge_candidates(std::span<const std::uint64_t> lists, std::span<const std::int64_t> sizes, std::int64_t k,
+                      std::uint64_t* best, std::vector<std::uint64_t>& scratch);
+
+}  // namespace dsakit
