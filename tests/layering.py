@@ -41,6 +41,8 @@ EXCEPTIONS = {
     ("tools", "io/checkpoint.hpp"): "`dsakit layer`",
     ("tools", "io/file.hpp"): "a text, read without hanging on a FIFO",
     ("tools", "checkpoint/plan.hpp"): "`dsakit plan`",
+    ("tools", "checkpoint/ranks.hpp"): "`dsakit plan --ranks`",
+    ("tools", "parallel/grid.hpp"): "how several processes share a model, in a user's words",
     ("tools", "checkpoint/convert.hpp"): "`dsakit convert`",
     ("tools", "io/tokens.hpp"): "`dsakit run --tokens`, `dsakit layer`",
     ("tools", "io/describe.hpp"): "`dsakit inspect`",

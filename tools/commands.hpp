@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "parallel/grid.hpp"
+
 // The subcommands of `dsakit`, each in its own file. They print to stdout and throw dsakit::Error.
 namespace dsakit::tools {
 
@@ -28,8 +30,15 @@ struct PlanOptions {
   bool attention_only = false;
   std::string memory{};  // "": what this machine has
   bool json = false;
+  // Of several processes
+  int ranks = 0;                                     // 0: not asked for
+  std::string net = "100Gb", latency = "5us";        // rate_of_text, seconds_of_text
+  std::int64_t context = 0, rows = 1;                // 0: 32768, or what the model can
+  std::string machine{};                             // a file of `dsakit bench limits --json`; "": MachineSpeed
+  std::string mode{};                                // "": sparse_w8a8, without an indexer dense_bf16
+  ParallelWords words{};
 };
-int plan(const PlanOptions&);
+int plan(PlanOptions);
 
 struct ConvertCommand {
   std::string checkpoint{}, out{}, format{};
@@ -58,6 +67,9 @@ int layer(const LayerOptions&);
 
 /// "64GB", "1.5 TiB", "1000": bytes, KB .. TB, KiB .. TiB; 0 for anything else, and for what is not above 0.
 std::uint64_t size_of_text(const std::string& text);
+/// "100Gb", "12.5GB/s": bits or bytes in a second, as bytes; "5us", "0.1 ms": seconds. 0 for anything else.
+double rate_of_text(const std::string& text);
+double seconds_of_text(const std::string& text);
 
 struct BenchOptions {
   std::vector<std::string> operators{};  // empty: all

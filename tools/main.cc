@@ -57,7 +57,19 @@ std::string size(const std::string& text) {
   return "is '" + text.substr(0, 120) + "', wanted a size: bytes, or KB .. TB, KiB .. TiB";
 }
 
+std::string rate(const std::string& text) {
+  if (dsakit::tools::rate_of_text(text) > 0) return "";
+  return "is '" + text.substr(0, 120) + "', wanted bits or bytes in a second, such as 100Gb or 12.5GB";
+}
+
+std::string duration(const std::string& text) {
+  if (dsakit::tools::seconds_of_text(text) > 0) return "";
+  return "is '" + text.substr(0, 120) + "', wanted a time, such as 5us or 0.1ms";
+}
+
 std::string not_empty(const std::string& text) { return text.empty() ? "is empty, wanted a checkpoint folder" : ""; }
+
+std::string not_empty_file(const std::string& text) { return text.empty() ? "is empty, wanted a file" : ""; }
 
 /// The exit code where the first word can only be a subcommand and is none.
 int refuse_unknown(CLI::App& app, std::string_view first) {
@@ -120,6 +132,26 @@ int main(int argc, char** argv) {
   plan_command->add_option("--memory", plan_options.memory, "SIZE to plan for, such as 64GB (default: this machine's)")
       ->check(size, "", "");
   plan_command->add_flag("--json", plan_options.json, "Machine-readable");
+  auto* ranks_option = plan_command->add_option("--ranks", plan_options.ranks, "What a step takes on every grid of so many processes, and what each holds;\nSIZE of --memory is then that of one of them")
+      ->check(integer(1, 1024), "", "")
+      ->excludes("--layers");
+  auto of_ranks = [&](const char* name, auto& value, const char* text) {
+    return plan_command->add_option(name, value, text)->needs(ranks_option)->capture_default_str();
+  };
+  of_ranks("--net", plan_options.net, "Of the network, bits or bytes in a second")->check(rate, "", "");
+  of_ranks("--latency", plan_options.latency, "Of a message")->check(duration, "", "");
+  plan_command->add_option("--context", plan_options.context, "Positions that a row sees (default: 32768, or what the model can)")
+      ->needs(ranks_option)
+      ->check(integer(1, kMaxTokens), "", "");
+  of_ranks("--rows", plan_options.rows, "Of a step: 1 in decoding, those of a chunk in prefill")->check(integer(1, 1 << 20), "", "");
+  plan_command->add_option("--machine", plan_options.machine, "Limits of the machine of one process: what `dsakit bench limits --json` prints\n(default: 200 GB/s, int8 4 TOP/s, bf16 2 TFLOP/s)")
+      ->needs(ranks_option)
+      ->check(not_empty_file, "", "");
+  plan_command->add_option("--mode", plan_options.mode, "One of run's (default: sparse_w8a8, without an indexer dense_bf16)")->needs(ranks_option);
+  of_ranks("--exchange", plan_options.words.exchange, "rows or partials: what of attention travels where latent rows are shared");
+  of_ranks("--index", plan_options.words.index, "all, kv or copy: who shares index rows");
+  of_ranks("--merge", plan_options.words.merge, "auto, one or two steps in merging candidates");
+  of_ranks("--prolog", plan_options.words.prolog, "split or copy: the first products of a layer");
 
   ConvertCommand convert_options;
   auto* convert_command = app.add_subcommand("convert", "Write a checkpoint, or a part of one, in another format");

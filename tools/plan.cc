@@ -8,8 +8,10 @@
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "commands.hpp"
+#include "ranks.hpp"
 
 namespace dsakit::tools {
 namespace {
@@ -150,30 +152,23 @@ nlohmann::ordered_json json_of(const Plan& plan, double memory, bool selection) 
 
 }  // namespace
 
-std::uint64_t size_of_text(const std::string& text) {
-  static constexpr std::pair<const char*, double> kUnits[] = {
-      {"", 1},          {"KB", 1e3},          {"MB", 1e6},          {"GB", 1e9},          {"TB", 1e12},
-      {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
-  char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  const std::string unit(end + (*end == ' '));
-  for (const auto& [name, factor] : kUnits)
-    if (unit == name && end != text.c_str() && number > 0 && number * factor < 0x1p62)
-      return std::uint64_t(std::llround(number * factor));
-  return 0;
-}
-
-int plan(const PlanOptions& options) {
+int plan(PlanOptions options) {
   const double memory = options.memory.empty() ? memory_here() : double(size_of_text(options.memory));
   const Plan plan = make_plan(options.path, options.layers, options.attention_only, memory);
   const bool selection = options.attention_only || !options.layers.empty();
+  std::optional<RanksReport> ranks;
+  if (options.context == 0) options.context = plan.context;
+  if (options.ranks > 0) ranks.emplace(options, memory);
   if (options.json) {
-    fmt::print("{}\n", json_of(plan, memory, selection).dump(2));
+    nlohmann::ordered_json report = json_of(plan, memory, selection);
+    if (ranks) report["parallel"] = ranks->json();
+    fmt::print("{}\n", report.dump(2));
     return 0;
   }
   print_parts(plan);
   if (selection) print_selected(plan);
   else print_fits(plan, memory);
+  if (ranks) ranks->print();
   return 0;
 }
 

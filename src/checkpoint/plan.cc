@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "checkpoint/work.hpp"
 #include "dsakit/model.hpp"
 #include "io/file.hpp"
 #include "io/json.hpp"
@@ -134,13 +135,15 @@ Storage storage_of(const ModelTensor& t, const io::ModelConfig& config, const Fo
   return expected_storage(t, config, folder);
 }
 
+bool is_widened(const ModelTensor& t, const Storage& storage) {
+  return t.name.ends_with("kv_b_proj.weight") || (t.name.ends_with("o_proj.weight") && storage.format == "I8");
+}
+
 /// Bytes of a tensor in memory: one for a weight stored in one, but those that are absorbed or multiply in bf16.
 double bytes_in_memory(const ModelTensor& t, const Storage& storage) {
   if (storage.format == "packed") return double(storage.bytes);
   if (t.part == Part::router) return 4.0 * double(t.parameters());
-  const bool widened = t.name.ends_with("kv_b_proj.weight") ||
-                       (t.name.ends_with("o_proj.weight") && storage.format == "I8");
-  return (storage.one_byte() && !widened ? 1.0 : 2.0) * double(t.parameters());
+  return (storage.one_byte() && !is_widened(t, storage) ? 1.0 : 2.0) * double(t.parameters());
 }
 
 using PartKey = std::pair<Part, std::string>;
@@ -276,6 +279,20 @@ Plan make_plan(const std::string& path, const std::string& layers, bool attentio
     if (!is_sparse(mode) || plan.config.index_topk > 0) plan.fits.push_back(fit(plan, mode, memory));
   if (!selection.everything()) plan.selected = select(plan, folder, selection);
   return plan;
+}
+
+ModelWork work_of(const std::string& path, std::string_view mode) {
+  const bool is_checkpoint = is_folder(path);
+  const io::ModelConfig config = io::read_config(is_checkpoint ? path + "/config.json" : path);
+  const Folder folder = is_checkpoint ? Folder(path) : Folder();
+  if (mode.empty()) mode = name_of(config.index_topk > 0 ? Mode::sparse_w8a8 : Mode::dense_bf16);
+  ModelWork work = empty_work(config, mode_of(mode, config));
+  for_each_tensor(config, [&](const ModelTensor& t) {
+    const Storage storage = storage_of(t, config, folder);
+    const bool i8 = storage.format == "I8" && !is_widened(t, storage);
+    add_weight(work, config, t, bytes_in_memory(t, storage), i8);
+  });
+  return work;
 }
 
 }  // namespace dsakit

@@ -9,6 +9,7 @@
 #include "checkpoint/parts.hpp"
 #include "checkpoint/selection.hpp"
 #include "io/config.hpp"
+#include "parallel/cost.hpp"
 
 namespace dsakit {
 
@@ -87,5 +88,8 @@ struct Plan {
 /// From a checkpoint folder or a config.json alone: config, index and the headers that are here; the weights need not
 /// be. `memory` in bytes.
 Plan make_plan(const std::string& path, const std::string& layers, bool attention_only, double memory);
+
+/// What a step of the same model in a mode has to do. "": sparse_w8a8, without an indexer dense_bf16.
+ModelWork work_of(const std::string& path, std::string_view mode = {});
 
 }  // namespace dsakit

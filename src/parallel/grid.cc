@@ -49,7 +49,14 @@ constexpr Word kPrologs[] = {{"split", int(Prolog::split)}, {"copy", int(Prolog:
 }  // namespace
 
 std::string text_of(const Grid& g) {
-  return "kv=" + std::to_string(g.kv) + ",heads=" + std::to_string(g.heads) + ",query=" + std::to_string(g.query);
+  std::string text;
+  const auto add = [&](const char* key, int size) {
+    if (size > 1) text += (text.empty() ? "" : ",") + std::string(key) + "=" + std::to_string(size);
+  };
+  add("kv", g.kv);
+  add("heads", g.heads);
+  add("query", g.query);
+  return text.empty() ? "kv=1" : text;
 }
 
 Grid grid_of(std::string_view text, int ranks, std::string_view op) {

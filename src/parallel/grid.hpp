@@ -46,7 +46,7 @@ struct Grid {
   bool operator==(const Grid&) const = default;
 };
 
-/// "kv=2,heads=4,query=1"
+/// "kv=2,heads=4": without what is 1; "kv=1" of one rank.
 std::string text_of(const Grid&);
 /// Keys in any order, absent: 1. Refused unless the product is `ranks`; `op` is who asks.
 Grid grid_of(std::string_view text, int ranks, std::string_view op);

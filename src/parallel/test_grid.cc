@@ -65,6 +65,8 @@ TEST(Grid, AllGridsOfANumberOfRanks) {
 
 TEST(Grid, IsReadAndWritten) {
   for (const Grid& grid : grids_of(12)) EXPECT_EQ(grid_of(text_of(grid), 12, "run"), grid);
+  EXPECT_EQ(text_of({3, 1, 2}), "kv=3,query=2");
+  EXPECT_EQ(text_of({}), "kv=1");
   EXPECT_EQ(grid_of("heads=2,kv=3", 6, "run"), (Grid{3, 2, 1}));
   EXPECT_EQ(grid_of("query=5", 5, "run"), (Grid{1, 1, 5}));
 }
