@@ -34,8 +34,9 @@ std::uint64_t size_of_text(const std::string& text) {
 }
 
 double rate_of_text(const std::string& text) {
-  static constexpr Unit kUnits[] = {{"Mb", 1e6 / 8},   {"Gb", 1e9 / 8},   {"Tb", 1e12 / 8},   {"MB", 1e6},   {"GB", 1e9},
-                                    {"Mb/s", 1e6 / 8}, {"Gb/s", 1e9 / 8}, {"Tb/s", 1e12 / 8}, {"MB/s", 1e6}, {"GB/s", 1e9}};
+  static constexpr Unit kUnits[] = {{"Mb", 1e6 / 8},   {"Gb", 1e9 / 8},   {"Tb", 1e12 / 8},   {"MB", 1e6},
+                                    {"Mb/s", 1e6 / 8}, {"Gb/s", 1e9 / 8}, {"Tb/s", 1e12 / 8}, {"MB/s", 1e6},
+                                    {"GB", 1e9},       {"GB/s", 1e9}};
   return quantity(text, kUnits);
 }
 

@@ -44,8 +44,9 @@ RanksReport::RanksReport(const PlanOptions& o, double memory)
 }
 
 void RanksReport::print() const {
-  fmt::print("\n{} process{}{}, {}, rows {}, context {}: ms of a step, MB that a process receives, GB that it holds\n", ranks, ranks == 1 ? "" : "es", work.head.empty() ? ", attention alone" : "", work.mode, step.rows,
-             step.visible);
+  fmt::print("\n{} process{}{}, {}, rows {}, context {}: ", ranks, ranks == 1 ? "" : "es",
+             work.head.empty() ? ", attention alone" : "", work.mode, step.rows, step.visible);
+  fmt::print("ms of a step, MB that a process receives, GB that it holds\n");
   fmt::print("each {:.1f} GB, {:.0f} GB/s, int8 {:.1f} TOP/s, bf16 {:.1f} TFLOP/s; network {:.1f} GB/s, {:.1f} us\n\n",
              memory / 1e9, machine.bytes / 1e9, machine.i8_ops / 1e12, machine.bf16_flops / 1e12,
              network.bytes_per_second / 1e9, network.latency * 1e6);

@@ -64,13 +64,4 @@ void add_weight(ModelWork& work, const io::ModelConfig& config, const ModelTenso
   add(attention ? work.layers[std::size_t(layer)].attention : work.layers[std::size_t(layer)].mlp, weight);
 }
 
-ModelWork attention_of(ModelWork work) {
-  work.head.clear();
-  for (LayerWork& layer : work.layers) {
-    layer.mlp.clear();
-    layer.mlp_widths.clear();
-  }
-  return work;
-}
-
 }  // namespace dsakit

@@ -10,7 +10,5 @@ namespace dsakit {
 ModelWork empty_work(const io::ModelConfig&, Mode);
 /// `bytes` in memory; `i8`: it multiplies in int8. Tensors that take no part in a step are passed over.
 void add_weight(ModelWork&, const io::ModelConfig&, const ModelTensor&, double bytes, bool i8);
-/// Without MLPs, embedding and head.
-ModelWork attention_of(ModelWork);
 
 }  // namespace dsakit

@@ -118,6 +118,15 @@ class Coster {
 
 }  // namespace
 
+ModelWork attention_of(ModelWork work) {
+  work.head.clear();
+  for (LayerWork& layer : work.layers) {
+    layer.mlp.clear();
+    layer.mlp_widths.clear();
+  }
+  return work;
+}
+
 double StepCost::all_seconds() const { return std::accumulate(seconds.begin(), seconds.end(), 0.0); }
 std::int64_t StepCost::all_messages() const {
   return std::accumulate(messages.begin(), messages.end(), std::int64_t{0});

@@ -37,18 +37,21 @@ struct SharedWeight {
 
 struct LayerWork {
   bool indexer = false;
-  std::vector<SharedWeight> attention, mlp;
-  std::vector<std::int64_t> mlp_widths;  // hidden columns of each MLP that a row goes through
+  std::vector<SharedWeight> attention{}, mlp{};
+  std::vector<std::int64_t> mlp_widths{};  // hidden columns of each MLP that a row goes through
 };
 
 struct ModelWork {
-  std::string_view mode;
-  ExchangeSizes sizes;
+  std::string_view mode{};
+  ExchangeSizes sizes{};
   std::int64_t experts = 0, experts_of_row = 0;  // of all layers together; of one layer
   bool i8_scores = false;  // of the indexer
-  std::vector<LayerWork> layers;
-  std::vector<SharedWeight> head;  // empty: attention layers alone, nothing around them
+  std::vector<LayerWork> layers{};
+  std::vector<SharedWeight> head{};  // empty: attention layers alone, nothing around them
 };
+
+/// Without MLPs, embedding and head.
+ModelWork attention_of(ModelWork);
 
 /// Seconds of a step.
 enum class Term { weights, index, attention, merge, rest, latency, transfer };
