@@ -6,7 +6,7 @@ import pathlib
 import sys
 
 import pytest
-from test_command import dsakit_command
+from test_command import COMMAND, dsakit_command
 
 ROOT = pathlib.Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -223,3 +223,132 @@ def test_refusals(tmp_path):
     (parts / "0-8").unlink()
     (parts / "0-8.incomplete").write_bytes(data[:3])  # a downloader's own
     assert plan(folder)["shards_read"] == plan(folder)["shards"] - 1
+
+
+@pytest.fixture
+def w8a8(tmp_path):
+    """DeepSeek-V3.2 as published W8A8 checkpoints have it: in attention, kv_b_proj and the indexer are not quantised."""
+    config = json.loads((CONFIGS / "deepseek-v3.2.json").read_text())
+    del config["quantization_config"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    modules = ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj")
+    description = {f"model.layers.{i}.self_attn.{m}.weight": "W8A8_DYNAMIC" for i in range(61) for m in modules}
+    (tmp_path / "quant_model_description.json").write_text(json.dumps(description))
+    return tmp_path
+
+
+def ranks(path, count, *args):
+    return plan(path, "--ranks", count, "--memory", "256GB", *args)["parallel"]
+
+
+def grid_of(report, name):
+    (grid,) = [grid for grid in report["grids"] if grid["parallel"] == name]
+    return grid
+
+
+@pytest.mark.parametrize(
+    "grid,options,exchanges,received,at_128k,at_1m",
+    [
+        ("kv=1", [], 0, 0, 157, 387),
+        ("heads=8", [], 6, 89, 27.0, 55.7),
+        ("heads=8", ["--prolog", "copy"], 4, 74, 37.1, 65.8),
+        ("kv=8", [], 7, 1265, 33.7, 62.3),
+        ("kv=8", ["--exchange", "partials"], 8, 448, 30.6, 59.3),
+        ("kv=64", [], 7, 1464, 24.2, 27.8),
+    ],
+)
+def test_ranks_golden(w8a8, grid, options, exchanges, received, at_128k, at_1m):
+    for context, known in ((131072, at_128k), (1048576, at_1m)):
+        count = grid.partition("=")[2]
+        got = grid_of(ranks(w8a8, count, "--attention-only", "--context", context, *options), grid)
+        assert abs(1e3 * got["seconds"] / known - 1) < 0.05
+        assert got["messages"] == 61 * exchanges and round(got["received_bytes"] / 61e3) == received
+
+
+def test_every_grid_fastest_first():
+    report = ranks(CONFIGS / "deepseek-v3.2.json", 12)
+    grids = report["grids"]
+    assert {(g["kv"], g["heads"], g["query"]) for g in grids} == {
+        (c, h, 12 // c // h) for c in range(1, 13) for h in range(1, 13) if 12 % (c * h) == 0
+    }
+    assert [g["seconds"] for g in grids] == sorted(g["seconds"] for g in grids)
+    assert report["best"] == grids[0]["parallel"] and grids[0]["fits"]
+    assert report["context"] == 32768 and report["rows"] == 1 and report["mode"] == "sparse_w8a8"
+    for g in grids:
+        assert abs(sum(g["terms"].values()) / g["seconds"] - 1) < 1e-12
+        assert g["messages"] == sum(e["messages"] for e in g["exchanges"].values())
+    whole = grid_of(report, "heads=12")["exchanges"]
+    assert whole["mlp_hidden"]["messages"] == 61 and whole["logits"]["messages"] == 1
+    assert abs(whole["mlp_hidden"]["received_bytes"] - 61 * 73728 * 11 / 12) < 1
+
+
+def test_network_machine_and_mode(tmp_path):
+    config = CONFIGS / "deepseek-v3.2.json"
+    limits = tmp_path / "bench.json"
+    entry = {"threads": 2, "bytes_per_second": 400e9, "i8_ops_per_second": 8e12, "bf16_flops_per_second": 4e12}
+    limits.write_text(json.dumps([{**entry, "threads": 1, "bytes_per_second": 1}, entry]))
+    usual = grid_of(ranks(config, 8), "heads=8")["terms"]
+    other = grid_of(
+        ranks(config, 8, "--net", "25GB/s", "--latency", "0.01 ms", "--machine", limits, "--merge", "two"), "heads=8"
+    )["terms"]
+    for term, factor in dict(weights=2, index=2, attention=2, transfer=2, latency=0.5, merge=1, rest=1).items():
+        assert abs(usual[term] / other[term] / factor - 1) < 1e-12
+    dense = grid_of(ranks(CONFIGS / "kimi-k2.json", 8, "--mode", "dense_bf16"), "kv=8")
+    assert set(dense["exchanges"]) >= {"queries", "attention"} and "index_queries" not in dense["exchanges"]
+    assert ranks(CONFIGS / "kimi-k2.json", 2)["mode"] == "dense_bf16"
+
+
+def test_memory_of_a_rank(w8a8):
+    def one(*args):
+        return grid_of(plan(w8a8, "--ranks", 8, "--context", 131072, *args)["parallel"], "heads=8")
+
+    assert one("--memory", "1TB")["held"] == 1
+    some, none = one("--memory", "64GB"), one("--memory", "10GB")
+    assert 0 < some["held"] < 1 and some["fits"] and some["terms"]["disk"] > 0
+    assert abs(some["memory"] - 58e9) < 1
+    assert not none["fits"] and none["missing"] > 0
+    report = plan(w8a8, "--ranks", 8, "--memory", "7GB")["parallel"]
+    assert report["best"] is None
+    text = dsakit_command("plan", w8a8, "--ranks", 8, "--memory", "7GB").decode()
+    assert "no grid fits" in text and text.count("GB more are needed") == len(report["grids"]) + 4  # and four modes
+    assert "best: --parallel heads=8\n" in dsakit_command("plan", w8a8, "--ranks", 8, "--memory", "1TB").decode()
+
+
+def test_page_of_processes_shows_what_is_planned():
+    sys.path.insert(0, str(ROOT / "scripts"))
+    import plan_ranks
+
+    plans = plan_ranks.plans(COMMAND)
+    docs = ROOT / "docs"
+    shown = (docs / "distributed.md").read_text().partition(plan_ranks.BEGIN)[2].partition(plan_ranks.END)[0]
+    assert shown == "\n" + plan_ranks.tables(plans)
+    assert (docs / "distributed.svg").read_text() == plan_ranks.picture(plans)
+
+
+def test_refusals_of_ranks(tmp_path):
+    config = CONFIGS / "deepseek-v3.2.json"
+
+    def refused(*args, status=2):
+        return dsakit_command("plan", config, *args, status=status)
+
+    for count in ("0", "-1", "many", "1025"):
+        assert f"--ranks: is '{count}'" in refused(f"--ranks={count}")
+    for option, value in (("--net", "fast"), ("--net", "0Gb"), ("--latency", "5"), ("--context", "0"), ("--rows", "0")):
+        assert f"{option}: is '{value}'" in refused("--ranks", 2, f"{option}={value}")
+    for option, value in (("--net", "1Gb"), ("--context", "1"), ("--mode", "dense_bf16"), ("--index", "kv")):
+        assert f"{option} requires --ranks" in refused(option, value)
+    assert "excludes" in refused("--ranks", 2, "--layers", "0")
+    assert refused("--ranks", 2, "--exchange", "row") == "plan: exchange is row, wanted rows or partials\n"
+    assert refused("--ranks", 2, "--index", "none") == "plan: index is none, wanted all, kv or copy\n"
+    assert "mode is sparse" in refused("--ranks", 2, "--mode", "sparse")
+    limits = tmp_path / "bench.json"
+    refused("--ranks", 2, "--machine", limits, status=3)
+    for text, got in (
+        ("{}", "is no list of limits"),
+        ("[", "is no list of limits"),
+        ("[{}]", "has no bytes_per_second above 0"),
+        ('[{"bytes_per_second": 1, "i8_ops_per_second": 0}]', "has no i8_ops_per_second above 0"),
+    ):
+        limits.write_text(text)
+        message = refused("--ranks", 2, "--machine", limits, status=3)
+        assert message == f"plan: machine {got}, wanted what `dsakit bench limits --json` prints\n"
