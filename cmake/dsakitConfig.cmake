@@ -1,11 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 # dsakit::c: the C interface, a shared library. dsakit::dsakit: the C++ interface (and the C one), a static library, for
-# projects that have C++.
+# projects that have C++. find_package(dsakit COMPONENTS dist) adds dsakit::dist, ranks by MPI.
 include(${CMAKE_CURRENT_LIST_DIR}/dsakitCTargets.cmake OPTIONAL)
 get_property(dsakit_languages GLOBAL PROPERTY ENABLED_LANGUAGES)
 if("CXX" IN_LIST dsakit_languages)
   include(CMakeFindDependencyMacro)
   find_dependency(Threads)
   include(${CMAKE_CURRENT_LIST_DIR}/dsakitTargets.cmake)
+endif()
+if("dist" IN_LIST dsakit_FIND_COMPONENTS)
+  include(${CMAKE_CURRENT_LIST_DIR}/dsakitDistTargets.cmake OPTIONAL RESULT_VARIABLE dsakit_dist_FOUND)
+  if(dsakit_dist_FOUND)
+    find_dependency(MPI COMPONENTS CXX)
+  elseif(dsakit_FIND_REQUIRED_dist)
+    set(dsakit_FOUND FALSE)
+    set(dsakit_NOT_FOUND_MESSAGE "component dist: this dsakit was built without MPI")
+  endif()
 endif()
 unset(dsakit_languages)

@@ -15,6 +15,7 @@ install_packages() { # list: installs its Debian packages that are missing (as r
   echo "$missing" | xargs $root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends > /dev/null
 }
 
-build() { # preset
-  /usr/bin/cmake --preset "$1" && /usr/bin/cmake --build --preset "$1"
+build() { # preset, options of cmake
+  preset=$1; shift
+  /usr/bin/cmake --preset "$preset" "$@" && /usr/bin/cmake --build --preset "$preset"
 }

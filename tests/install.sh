@@ -33,6 +33,28 @@ END
 "$cmake" --build "$at/c/build" > /dev/null
 same "$at/c/build/select_positions"
 
+# Ranks by MPI are a component, which a build without MPI lacks by name.
+mkdir "$at/dist"
+cat > "$at/dist/group.cc" << 'END'
+#include <dsakit/mpi.hpp>
+int main() { return dsakit::mpi_group()->size() - 1; }
+END
+cat > "$at/dist/CMakeLists.txt" << 'END'
+cmake_minimum_required(VERSION 3.25)
+project(dist LANGUAGES CXX)
+find_package(dsakit REQUIRED COMPONENTS dist)
+add_executable(group group.cc)
+target_link_libraries(group PRIVATE dsakit::dist)
+END
+if [ -n "$(find "$at/prefix" -name libdsakit_dist.a)" ]; then
+  "$cmake" -S "$at/dist" -B "$at/dist/build" -DCMAKE_PREFIX_PATH="$at/prefix" > /dev/null
+  "$cmake" --build "$at/dist/build" > /dev/null
+  "$at/dist/build/group"
+else
+  "$cmake" -S "$at/dist" -B "$at/dist/build" -DCMAKE_PREFIX_PATH="$at/prefix" > "$at/dist/log" 2>&1 && exit 1
+  grep "component dist: this dsakit was built without MPI" "$at/dist/log"
+fi
+
 pc=$(find "$at/prefix" -name dsakit.pc)
 export PKG_CONFIG_PATH=${pc%/*}
 flags() { pkg-config --cflags --libs "$@"; }

@@ -20,20 +20,6 @@
 
 namespace {
 
-/// robustness: what a failed command leaves with. 1 is "ran, comparison failed".
-int exit_code(dsakit::Status status) {
-  using enum dsakit::Status;
-  switch (status) {
-    case ok: return 0;
-    case out_of_memory: return 4;
-    case io_error: case invalid_path: case invalid_file: case invalid_config: case missing_tensor: case conflict: return 3;
-    case peer_failed: return 5;
-    case interrupted: return 130;
-    case internal: return 6;
-    default: return 2;
-  }
-}
-
 /// "" if `text` is an integer of lowest..highest, else what is wrong with it: CLI11's own ranges are those of double.
 std::function<std::string(const std::string&)> integer(std::int64_t lowest, std::int64_t highest) {
   return [=](const std::string& text) -> std::string {
@@ -81,7 +67,7 @@ int refuse_unknown(CLI::App& app, std::string_view first) {
                         "is '" + std::string(first.substr(0, 120)) + "'", CLI::detail::join(commands, ", "),
                         "nearest: " + std::string(dsakit::nearest(first, commands)));
   std::fprintf(stderr, "%s\n", e.what());
-  return exit_code(e.status);
+  return dsakit::exit_code(e.status);
 }
 
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 40;
@@ -249,7 +235,7 @@ int main(int argc, char** argv) {
     return 0;
   } catch (const dsakit::Error& e) {
     std::fprintf(stderr, "%s\n", e.what());
-    return exit_code(e.status);
+    return dsakit::exit_code(e.status);
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "dsakit: out of memory\n");
     return 4;

@@ -15,8 +15,8 @@ struct Exchange {
   std::vector<std::span<std::byte>> from;
 };
 
-/// Of the arguments of Group's functions; INVALID_ARGUMENT if their sizes do not fit each other. The root of a broadcast
-/// sends and receives nothing from itself.
+/// Of the arguments of Group's functions; INVALID_ARGUMENT if their sizes do not fit each other. The root of a
+/// broadcast sends itself nothing.
 Exchange all_gather_of(const Group&, std::span<const std::byte> mine, std::span<std::byte> all,
                        std::span<const std::size_t> bytes_of_rank);
 Exchange all_to_all_of(const Group&, std::span<const std::byte> mine, std::span<const std::size_t> to,
@@ -35,8 +35,8 @@ class Sequence {
   int pending_ = 0;
 };
 
-/// What split asks of all: who named this rank's colour, in the order of key and rank, and the largest of what all gave as
-/// `number`.
+/// What split asks of all: who named this rank's colour, in the order of key and rank, and the largest of what all gave
+/// as `number`.
 struct Split {
   std::vector<int> members;  // ranks of the parent
   int rank;                  // of this one among them

@@ -36,6 +36,9 @@ enum class Status : int {
 /// "INVALID_SHAPE" and so on.
 const char* name_of(Status);
 
+/// What a program that failed this way exits with.
+int exit_code(Status);
+
 /// One refusal. what() is the sentence
 ///     <op>: <parameter><position> <got>, wanted <wanted>[ (<why>)][ [<reason>]]
 /// Thrown before anything is written; the context stays usable.

@@ -60,6 +60,19 @@ const char* name_of(Status s) {
   return "INTERNAL";
 }
 
+int exit_code(Status status) {
+  switch (status) {
+    using enum Status;
+    case ok: return 0;
+    case out_of_memory: return 4;
+    case io_error: case invalid_path: case invalid_file: case invalid_config: case missing_tensor: case conflict: return 3;
+    case peer_failed: return 5;
+    case interrupted: return 130;
+    case internal: return 6;
+    default: return 2;
+  }
+}
+
 const char* name_of(DType t) {
   switch (t) {
     case DType::boolean: return "bool";

@@ -28,11 +28,16 @@ void check_ranks(const char* exchange, const char* parameter, const Group& group
 template <class Byte>
 std::vector<std::span<Byte>> parts(std::span<Byte> all, std::span<const std::size_t> bytes_of_rank) {
   std::vector<std::span<Byte>> parts;
-  for (std::size_t at = 0; const std::size_t bytes : bytes_of_rank) parts.push_back(all.subspan(at, bytes)), at += bytes;
+  for (std::size_t at = 0; const std::size_t bytes : bytes_of_rank) {
+    parts.push_back(all.subspan(at, bytes));
+    at += bytes;
+  }
   return parts;
 }
 
-std::size_t sum(std::span<const std::size_t> bytes) { return std::accumulate(bytes.begin(), bytes.end(), std::size_t{0}); }
+std::size_t sum(std::span<const std::size_t> bytes) {
+  return std::accumulate(bytes.begin(), bytes.end(), std::size_t{0});
+}
 
 std::string name(const char* exchange, std::int64_t number) { return exchange + (" " + std::to_string(number)); }
 

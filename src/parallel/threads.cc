@@ -79,7 +79,11 @@ class ThreadPending : public Pending {
  public:
   ThreadPending(std::shared_ptr<World> world, std::shared_ptr<Room> room, std::shared_ptr<Sequence> sequence, int rank,
                 Exchange exchange)
-      : world_(std::move(world)), room_(std::move(room)), sequence_(std::move(sequence)), rank_(rank), name_(exchange.name) {
+      : world_(std::move(world)),
+        room_(std::move(room)),
+        sequence_(std::move(sequence)),
+        rank_(rank),
+        name_(exchange.name) {
     std::lock_guard lock(world_->mutex);
     if (world_->death) throw *world_->death;
     number_ = sequence_->begin(name_);

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts the ranks of a program by mpirun and looks at how they end. Usage: mpi.py MPIRUN PROGRAM CASE RANKS"""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+mpirun, program, case, ranks = sys.argv[1:5]
+HANG = 120  # seconds
+
+# What each fault leaves: the exit status of mpirun (None: another than 0), and what ranks say (None: mpirun ends them before).
+MISSING = r"PEER_FAILED: group: all_gather 2 misses rank {last} after 2 s, wanted all ranks"
+DROPPED = r"PEER_FAILED: group: all_gather \d misses rank {last}, .*all_gather 2 was dropped by rank {last}"
+LONGER = r"INTERNAL: group: all_gather 2 of rank {last} to rank \d has more bytes, wanted 1"
+SHORTER = r"INTERNAL: group: broadcast 2 of rank 0 to rank {last} has 1 byte, wanted 5"
+FAULTS = {
+    "killed": (137, None),
+    "stopped": (5, MISSING),
+    "exit_0": (5, r"PEER_FAILED: group: all_gather 2 misses rank {last}, wanted all ranks \(it has ended\)"),
+    "quick_exit_0": (None, None),
+    "dropped": (5, DROPPED),
+    "longer": (None, LONGER),
+    "another": (None, SHORTER),
+}
+
+
+def options():
+    """Several ranks on few cores, in a container."""
+    version = subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout
+    if "Open MPI" not in version and "OpenRTE" not in version:
+        return []
+    few = "--oversubscribe --bind-to none --mca btl self,vader --mca mpi_yield_when_idle 1".split()
+    return few + ["--timeout", str(HANG)] + ["--allow-run-as-root"] * (os.geteuid() == 0)
+
+
+def left_over(pids):
+    """Processes of the ranks that are still there, and no zombies."""
+    there = []
+    for pid in pids:
+        try:
+            if pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z":
+                there.append(pid)
+        except OSError:
+            pass
+    return there
+
+
+def run(folder):
+    environment = os.environ | {"DSAKIT_NUM_THREADS": "1", "TMPDIR": folder}
+    command = [mpirun, *options(), "-n", ranks, program, case]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG + 60)
+
+
+wrong = []
+with tempfile.TemporaryDirectory(prefix="mpi") as folder:
+    ended = run(folder)
+    out = ended.stdout + ended.stderr
+    print(out, f"exit status {ended.returncode}", sep="")
+    if case == "exchanges":
+        if ended.returncode != 0 or "every exchange" not in ended.stdout:
+            wrong.append("wanted every exchange, exit status 0")
+    else:
+        status, sentence = FAULTS[case]
+        if ended.returncode == 0 or status not in (None, ended.returncode):
+            wrong.append(f"exit status {ended.returncode}, wanted {status or 'another than 0'}")
+        if sentence and not re.search(sentence.format(last=int(ranks) - 1), ended.stdout):
+            wrong.append(f"nobody says {sentence}")
+        if "nothing was wrong" in out or "a dead group" in out:
+            wrong.append("went on")
+        pids = re.findall(r"pid (\d+)", ended.stdout)
+        if len(pids) != int(ranks):
+            wrong.append(f"{len(pids)} ranks, wanted {ranks}")
+        for _ in range(100):  # mpirun's own children are killed, but perhaps not yet gone
+            if not left_over(pids):
+                break
+            time.sleep(0.1)
+        else:
+            wrong.append(f"processes left: {left_over(pids)}")
+    left = [str(p) for p in pathlib.Path(folder).rglob("*") if not p.is_dir()]
+    if left:
+        wrong.append(f"files left: {left}")
+
+print(*wrong, sep="\n")
+sys.exit(bool(wrong))
