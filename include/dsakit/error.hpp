@@ -49,6 +49,7 @@ class Error : public std::runtime_error {
 
   Status status;
   std::string op, parameter, position, got, wanted, why;
+  int rank = -1;       // which one failed, of several that call together
   std::string reason;  // of a refused file: one word, such as SIZE_MISMATCH
 };
 

@@ -15,6 +15,7 @@ ExchangeSizes exchange_sizes(const io::ModelConfig& c, Mode mode) {
   s.index_heads = c.index_n_heads;
   s.index_dim = c.index_head_dim;
   s.topk = c.index_topk;
+  s.float_index = !is_quantised(mode);
   s.index_row_bytes = kinds.index_key.row_bytes() + kinds.index_scale.row_bytes();
   return s;
 }

@@ -7,6 +7,7 @@
 #include "layer/parallel_chunk.hpp"
 #include "ops/lightning_indexer/problem.hpp"
 #include "ops/quant_lightning_indexer/problem.hpp"
+#include "parallel/exchanges.hpp"
 #include "parallel/selection.hpp"
 
 // The best K positions of all shards of the index keys: the selection of one process, for any number of them.
@@ -149,21 +150,15 @@ std::vector<std::int64_t> candidates_of_samples(const Scored& all, const std::ui
   return send;
 }
 
-/// Whether samples first takes less time, as plans predict it: from what all ranks know.
+/// Whether samples first takes less time, as plans foretell it: from what all ranks know.
 bool in_two(const Scored& all) {
-  if (all.s.parallel.options.merge != MergeSteps::automatic) return all.s.parallel.options.merge == MergeSteps::two;
-  std::int64_t one = 0, most = 0, samples = 0;
-  const std::int64_t step = sample_step(all.k), ranks = all.owner.ranks;
+  MergeLoad load(int(all.owner.ranks), all.k);
+  std::vector<std::int64_t> visible(static_cast<std::size_t>(all.owner.ranks));
   for (std::int64_t i = 0; i < all.count; ++i) {
-    std::int64_t n = 0;
-    for (std::int64_t r = 0; r < ranks; ++r)
-      n += all.candidates(i, r), samples += samples_of(all.candidates(i, r), step);
-    one += n, most += std::min(n, all.k + ranks * step);
+    for (std::int64_t r = 0; r < all.owner.ranks; ++r) visible[std::size_t(r)] = all.owner.below(all.visible(i), r);
+    load.add_row(visible);
   }
-  constexpr double kBytesPerSecond = 12.5e9, kLatency = 5e-6, kMerge = 2.5e-9;
-  int rounds = 0;
-  while ((std::int64_t(1) << rounds) < ranks) ++rounds;
-  return 8.0 * double(one - most - samples) / kBytesPerSecond + kMerge * double(one - most) > kLatency * rounds;
+  return load.in_two(all.s.parallel.options.merge);
 }
 
 }  // namespace

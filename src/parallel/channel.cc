@@ -63,10 +63,12 @@ std::string text_of(const std::exception_ptr& error) {
   return text;
 }
 
-Error error_of(const Record& record) {
+Error error_of(const Record& record, std::size_t rank) {
   std::vector<std::string> f = fields_of(record);
   f.resize(7);
-  return Error(Status(record.status), f[0], f[1], f[2], f[3], f[4], f[5], f[6]);
+  Error error(Status(record.status), f[0], f[1], f[2], f[3], f[4], f[5], f[6]);
+  error.rank = int(rank);
+  return error;
 }
 
 std::string text_of(const Greeting& greeting) {
@@ -116,8 +118,8 @@ void Conversation::agree(const Greeting& greeting) {
   std::vector<Record> all(std::size_t(world_.size()));
   const std::vector<std::size_t> sizes(all.size(), sizeof(Record));
   world_.all_gather(bytes_of(mine), std::as_writable_bytes(std::span(all)), sizes)->wait();
-  for (const Record& record : all)
-    if (record.status != 0) throw error_of(record);
+  for (std::size_t r = 0; r < all.size(); ++r)
+    if (all[r].status != 0) throw error_of(all[r], r);
   for (std::size_t r = 1; r < all.size(); ++r)
     if (all[r].call != all[0].call || all[r].digest != all[0].digest) refuse(greeting, all[0], all[r], int(r));
 }

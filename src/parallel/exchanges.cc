@@ -53,10 +53,10 @@ std::vector<std::int64_t> parted(std::int64_t n, int ranks) {
 }
 
 /// Adds one that each rank of a group has a share in; nobody exchanges anything with itself.
-void add(std::vector<ForetoldExchange>& all, Exchange what, int ranks, double bytes_of_all) {
+void add(std::vector<ForetoldExchange>& all, ExchangeKind what, int ranks, double bytes_of_all) {
   if (ranks > 1) all.push_back({what, ranks, bytes_of_all * (ranks - 1) / ranks});
 }
-void add(std::vector<ForetoldExchange>& all, Exchange what, const Shares& shares) {
+void add(std::vector<ForetoldExchange>& all, ExchangeKind what, const Shares& shares) {
   add(all, what, int(shares.size()), double(total(shares)));
 }
 
@@ -67,8 +67,11 @@ std::size_t total(const Shares& shares) { return std::accumulate(shares.begin(),
 std::size_t received(const Shares& shares, int rank) { return total(shares) - shares[std::size_t(rank)]; }
 
 Shares first_products(const ExchangeSizes& s, int ranks, std::int64_t rows, bool indexer) {
-  const std::int64_t widths[] = {s.q_lora, s.latent + s.rope, s.index_dim, s.index_heads};
-  return column_shares(std::span(widths).first(indexer ? 4 : 2), ranks, rows * kFp32);
+  std::vector<std::int64_t> widths = {s.q_lora, s.latent + s.rope};
+  if (indexer) widths.insert(widths.end(), {s.index_dim, s.index_heads});
+  if (indexer && s.float_index) widths.push_back(s.q_lora);
+  if (indexer && s.index_rest) widths.push_back(s.index_heads);
+  return column_shares(widths, ranks, rows * kFp32);
 }
 
 Shares index_queries(const ExchangeSizes& s, int ranks, std::int64_t rows) {
@@ -205,31 +208,31 @@ std::vector<ForetoldExchange> attention_exchanges(const ExchangeSizes& s, const 
   const bool selects = s.topk > 0 && step.visible > s.topk;
   std::vector<ForetoldExchange> all;
   if (options.prolog == Prolog::split) {
-    add(all, Exchange::first_products, first_products(s, replica, rows, indexer));
-    if (indexer) add(all, Exchange::index_queries, index_queries(s, replica, rows));
+    add(all, ExchangeKind::first_products, first_products(s, replica, rows, indexer));
+    if (indexer) add(all, ExchangeKind::index_queries, index_queries(s, replica, rows));
   }
   if (indexer && selects) {
     const MergeLoad load = merge_load(s, options, step);
     const bool two = load.in_two(options.merge);
-    if (two) add(all, Exchange::samples, index_shards(options), double(load.sample_bytes(two)));
-    add(all, Exchange::candidates, index_shards(options), double(load.candidate_bytes(two)));
+    if (two) add(all, ExchangeKind::samples, index_shards(options), double(load.sample_bytes(two)));
+    add(all, ExchangeKind::candidates, index_shards(options), double(load.candidate_bytes(two)));
   }
   if (exchanges_partials(options, s)) {
     // Columns differ by one head at most; the last has no fewer than any.
     const Shares own = partial_results(s, grid, grid.heads - 1, grid.kv - 1, rows);
-    add(all, Exchange::queries, queries(s, grid, grid.heads - 1, rows));
-    if (grid.kv > 1) all.push_back({Exchange::attention, grid.kv, double(received(own, grid.kv - 1))});
+    add(all, ExchangeKind::queries, queries(s, grid, grid.heads - 1, rows));
+    if (grid.kv > 1) all.push_back({ExchangeKind::attention, grid.kv, double(received(own, grid.kv - 1))});
   } else {
     const std::int64_t distinct = std::min(step.visible, rows * std::min(step.visible, s.topk));
-    add(all, Exchange::attention, selected_rows(s, parted(distinct, grid.kv)));
+    add(all, ExchangeKind::attention, selected_rows(s, parted(distinct, grid.kv)));
   }
   if (rows < step.rows) {
     const double of_a_row = double(s.latent_row_bytes) / grid.kv +
                             (indexer ? double(s.index_row_bytes) / index_shards(options) : 0);
-    add(all, Exchange::cache_rows, grid.query, double(step.rows) * of_a_row);
+    add(all, ExchangeKind::cache_rows, grid.query, double(step.rows) * of_a_row);
   }
-  add(all, Exchange::head_values, head_values(s, replica, rows));
-  add(all, Exchange::layer_output, layer_output(s, replica, rows));
+  add(all, ExchangeKind::head_values, head_values(s, replica, rows));
+  add(all, ExchangeKind::layer_output, layer_output(s, replica, rows));
   return all;
 }
 
@@ -238,8 +241,8 @@ std::vector<ForetoldExchange> mlp_exchanges(const ExchangeSizes& s, const Parall
   const int replica = options.grid.replica_ranks();
   const std::int64_t rows = rows_of_replica(options.grid, step.rows);
   std::vector<ForetoldExchange> all;
-  add(all, Exchange::mlp_hidden, mlp_hidden(widths, replica, rows));
-  add(all, Exchange::mlp_output, layer_output(s, replica, rows));
+  add(all, ExchangeKind::mlp_hidden, mlp_hidden(widths, replica, rows));
+  add(all, ExchangeKind::mlp_output, layer_output(s, replica, rows));
   return all;
 }
 
@@ -248,8 +251,8 @@ std::vector<ForetoldExchange> model_exchanges(const ExchangeSizes& s, const Para
   const int replica = options.grid.replica_ranks();
   const std::int64_t rows = rows_of_replica(options.grid, step.rows);
   std::vector<ForetoldExchange> all;
-  add(all, Exchange::embedding, embedding(s, parted(rows, replica)));
-  add(all, Exchange::logits, logits(s, replica, 1));
+  add(all, ExchangeKind::embedding, embedding(s, parted(rows, replica)));
+  add(all, ExchangeKind::logits, logits(s, replica, 1));
   return all;
 }
 

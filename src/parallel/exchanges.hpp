@@ -14,7 +14,7 @@
 namespace dsakit {
 
 /// In the order of a layer; the numbers are those of docs/distributed.md, E1 .. E13.
-enum class Exchange {
+enum class ExchangeKind {
   first_products = 1,  // of x with q_a, kv_a, wk and weights_proj, fp32 (replica)
   index_queries,       // codes and scales, or bf16 (replica)
   samples,             // every g-th candidate (those who share index rows)
@@ -32,7 +32,7 @@ enum class Exchange {
 inline constexpr std::array<std::string_view, 13> kExchangeNames = {
     "first_products", "index_queries", "samples",    "candidates", "queries", "attention", "head_values",
     "layer_output",   "mlp_hidden",    "mlp_output", "logits",     "embedding", "cache_rows"};
-constexpr std::string_view name_of(Exchange e) { return kExchangeNames[std::size_t(e) - 1]; }
+constexpr std::string_view name_of(ExchangeKind e) { return kExchangeNames[std::size_t(e) - 1]; }
 
 /// Bytes that each rank of a group has for all the others, or that one rank gets from each.
 using Shares = std::vector<std::size_t>;
@@ -44,6 +44,7 @@ std::size_t received(const Shares&, int rank);
 struct ExchangeSizes {
   std::int64_t hidden = 0, heads = 0, value_dim = 0, q_lora = 0, latent = 0, rope = 0, vocab = 0;
   std::int64_t index_heads = 0, index_dim = 0, topk = 0;         // topk 0: every visible position is attended
+  bool float_index = false, index_rest = false;  // two more first products: q_a in one sum, what bf16 took off weights_proj
   std::int64_t latent_row_bytes = 0, index_row_bytes = 0;        // cached of a token in a layer, scales included
 };
 
@@ -143,7 +144,7 @@ int index_shards(const ParallelOptions&);
 bool exchanges_partials(const ParallelOptions&, const ExchangeSizes&);
 
 struct ForetoldExchange {
-  Exchange what;
+  ExchangeKind what;
   int ranks = 0;        // that join it
   double received = 0;  // bytes, by a rank on average
 };

@@ -2,13 +2,8 @@
 #include "parallel/selection.hpp"
 
 #include <algorithm>
-#include <bit>
 
 namespace dsakit {
-
-std::int64_t sample_step(std::int64_t k) {
-  return k < 2 ? 1 : std::int64_t(1) << (std::bit_width(std::uint64_t(k)) - 1) / 2;
-}
 
 void take_samples(std::span<const std::uint64_t> candidates, std::int64_t step, std::uint64_t* samples) {
   const std::int64_t n = std::int64_t(candidates.size());

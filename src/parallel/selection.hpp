@@ -8,9 +8,7 @@
 // (kernels/order.hpp), so all are distinct and the larger one is better; each rank has its own best min(K, n), best first.
 namespace dsakit {
 
-/// Every how many candidates one is a sample: 2^floor(log2(K) / 2), 32 of 2048.
-std::int64_t sample_step(std::int64_t k);
-/// How many samples of `count` candidates there are: candidates step, 2 step, .. and the last.
+/// How many samples of `count` candidates there are: candidates step (sample_step of exchanges.hpp), 2 step, .. and the last.
 inline std::int64_t samples_of(std::int64_t count, std::int64_t step) { return (count + step - 1) / step; }
 void take_samples(std::span<const std::uint64_t> candidates, std::int64_t step, std::uint64_t* samples);
 

@@ -120,11 +120,11 @@ TEST(Cost, IndexRowsAreWhereTheOptionSays) {
   EXPECT_EQ(cost_of(work, {.grid = grid}, {1, k1M}).cache_bytes, latent + index / 8);
   const StepCost kv = cost_of(work, {.grid = grid, .index = IndexShards::kv}, {1, k1M});
   EXPECT_EQ(kv.cache_bytes, latent + index / 2);
-  EXPECT_EQ(kv.messages[std::size_t(Exchange::samples) - 1], 61);
+  EXPECT_EQ(kv.messages[std::size_t(ExchangeKind::samples) - 1], 61);
   const StepCost copy = cost_of(work, {.grid = grid, .index = IndexShards::copy}, {1, k1M});
   EXPECT_EQ(copy.cache_bytes, latent + index);
   EXPECT_EQ(copy.seconds[std::size_t(Term::merge)], 0);
-  for (const Exchange e : {Exchange::samples, Exchange::candidates}) EXPECT_EQ(copy.messages[std::size_t(e) - 1], 0);
+  for (const ExchangeKind e : {ExchangeKind::samples, ExchangeKind::candidates}) EXPECT_EQ(copy.messages[std::size_t(e) - 1], 0);
 }
 
 // A third of the rows for each, all of the weights for each.
@@ -137,7 +137,7 @@ TEST(Cost, ReplicasPartLongPromptsOnly) {
   for (const Term term : {Term::index, Term::attention, Term::rest})
     EXPECT_NEAR(whole.seconds[std::size_t(term)] / third.seconds[std::size_t(term)], 3, 1e-9);
   EXPECT_EQ(third.weight_bytes, whole.weight_bytes);
-  EXPECT_EQ(third.messages[std::size_t(Exchange::cache_rows) - 1], 61);
+  EXPECT_EQ(third.messages[std::size_t(ExchangeKind::cache_rows) - 1], 61);
   EXPECT_NEAR(third.all_received(), 61. * 4800 * (656 + 130) * 2 / 3, 1);
 }
 

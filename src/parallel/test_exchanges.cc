@@ -199,18 +199,18 @@ TEST(Exchanges, AreForetoldAsTheyAreSent) {
         auto mean = [](const Shares& shares) {
           return double(total(shares)) * double(shares.size() - 1) / double(shares.size());
         };
-        const bool of_kv_group = e.what == Exchange::queries || e.what == Exchange::attention;
+        const bool of_kv_group = e.what == ExchangeKind::queries || e.what == ExchangeKind::attention;
         ASSERT_EQ(e.ranks, of_kv_group ? grid.kv : replica);
         switch (e.what) {
-          case Exchange::first_products: ASSERT_EQ(e.received, mean(first_products(s, replica, 2, true))); break;
-          case Exchange::index_queries: ASSERT_EQ(e.received, mean(index_queries(s, replica, 2))); break;
-          case Exchange::queries: ASSERT_EQ(e.received, mean(queries(s, grid, h, 2))); break;
-          case Exchange::attention:
+          case ExchangeKind::first_products: ASSERT_EQ(e.received, mean(first_products(s, replica, 2, true))); break;
+          case ExchangeKind::index_queries: ASSERT_EQ(e.received, mean(index_queries(s, replica, 2))); break;
+          case ExchangeKind::queries: ASSERT_EQ(e.received, mean(queries(s, grid, h, 2))); break;
+          case ExchangeKind::attention:
             ASSERT_EQ(e.received, double(received(partial_results(s, grid, h, c, 2), c)));
             break;
-          case Exchange::head_values: ASSERT_EQ(e.received, mean(head_values(s, replica, 2))); break;
-          case Exchange::layer_output: ASSERT_EQ(e.received, mean(layer_output(s, replica, 2))); break;
-          default: ASSERT_TRUE(e.what == Exchange::samples || e.what == Exchange::candidates);
+          case ExchangeKind::head_values: ASSERT_EQ(e.received, mean(head_values(s, replica, 2))); break;
+          case ExchangeKind::layer_output: ASSERT_EQ(e.received, mean(layer_output(s, replica, 2))); break;
+          default: ASSERT_TRUE(e.what == ExchangeKind::samples || e.what == ExchangeKind::candidates);
         }
       }
     }
