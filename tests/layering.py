@@ -15,6 +15,7 @@ MAY = {
     "src/parallel": {"run", "core"},
     "src/layer": {"parallel", "ops", "io", "run", "core", "kernels"},
     "src/checkpoint": {"layer", "parallel", "ops", "io", "run", "core", "kernels"},
+    "src/debug": {"ops", "io", "run", "core"},  # calls as files: everything that knows operators by their descriptions
     "src/capi": {"ops", "io", "core"},
     "src/cuda": {"ops", "run", "core"},
     "src/dist": set(),
@@ -24,7 +25,7 @@ MAY = {
     "examples": set(),
 }
 # test*.cc and bench*.cc lie beside what they look at, and see all of the house.
-PROBES_MAY = {"core", "kernels", "run", "io", "ops", "parallel", "layer", "checkpoint", "capi"}
+PROBES_MAY = {"core", "kernels", "run", "io", "ops", "parallel", "debug", "layer", "checkpoint", "capi"}
 # src/bench.hpp: what src/ops/*/bench.cc hand to tools/bench.cc.
 MAY["src"] = {"core", "ops"}
 
@@ -47,6 +48,8 @@ EXCEPTIONS = {
     ("tools", "io/tokens.hpp"): "`dsakit run --tokens`, `dsakit layer`",
     ("tools", "io/describe.hpp"): "`dsakit inspect`",
     ("tools", "ops/describe_text.hpp"): "`dsakit describe`",
+    ("tools", "debug/compare.hpp"): "`dsakit replay`",
+    ("tools", "debug/rule.hpp"): "`dsakit replay`: the rule where bits differ",
     ("python", "ops/ops.inc"): "the list of operators",
     ("python", "ops/describe.hpp"): "the description of each, of which its functions are made",
     ("python", "core/check.hpp"): "refusals of arrays, in the words of the operators' own",

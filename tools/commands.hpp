@@ -98,6 +98,14 @@ struct DescribeOptions {
 };
 int describe(const DescribeOptions&);
 
+struct ReplayOptions {
+  std::vector<std::string> paths{};  // case files and folders of them
+  std::string isa{};                 // "all": every rung of this machine
+  std::vector<int> threads{};        // empty: as any other call
+  bool reference = false, strides = false, json = false, quiet = false;
+};
+int replay(const ReplayOptions&);
+
 /// The folder of the small trained model, beside the program or above it.
 std::string small_model();
 

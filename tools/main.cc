@@ -213,6 +213,20 @@ int main(int argc, char** argv) {
   describe_command->add_flag("--json", describe_options.json, "Machine-readable");
   describe_command->add_option("--pages", describe_options.pages, "Make the tables in the pages of this folder anew");
 
+  ReplayOptions replay_options;
+  auto* replay_command = app.add_subcommand("replay", "Compute recorded calls again: equal bits, or the rule");
+  replay_command->add_option("FILE", replay_options.paths, "Case files, or folders of them")->required();
+  replay_command->add_option("--isa", replay_options.isa, "An instruction set, or all that this machine has");
+  replay_command->add_option("--threads", replay_options.threads, "Numbers of threads, such as 1,2")
+      ->delimiter(',')
+      ->check(integer(1, 1024), "", "");
+  replay_command->add_flag("--reference", replay_options.reference, "With the reference in place of the fast path");
+  replay_command->add_flag("--strides", replay_options.strides, "Tensors with the strides of their producer");
+  replay_command->add_flag("--json", replay_options.json, "Machine-readable");
+  replay_command->add_flag("--quiet", replay_options.quiet, "The verdict alone");
+  replay_command->footer("Examples:\n  dsakit replay dump/000017-quant_lightning_indexer-r0-4711.safetensors\n"
+                         "  dsakit replay dump --isa all --threads 1,2");
+
   if (const int status = refuse_unknown(app, argc > 1 ? argv[1] : ""); status != 0) return status;
   try {
     app.parse(argc, argv);
@@ -229,6 +243,7 @@ int main(int argc, char** argv) {
 #ifdef DSAKIT_BENCH
     if (*bench_command) return bench(bench_options);
 #endif
+    if (*replay_command) return replay(replay_options);
     if (*info_command) return info(info_json);
     if (*describe_command) return describe(describe_options);
     std::fputs(dsakit::io::describe(inspected).c_str(), stdout);

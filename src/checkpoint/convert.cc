@@ -13,11 +13,12 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/durable.hpp"
+#include "checkpoint/folder_lock.hpp"
 #include "checkpoint/parts.hpp"
 #include "checkpoint/selection.hpp"
 #include "dsakit/error.hpp"
 #include "io/checkpoint.hpp"
+#include "io/durable.hpp"
 #include "io/json.hpp"
 #include "kernels/kernels.hpp"
 #include "layer/expert.hpp"
@@ -375,7 +376,7 @@ class Conversion {
     for (const Shard& shard : shards_)
       if (finished_.contains(shard.name))
         text += (std::exchange(first, false) ? "\n  " : ",\n  ") + io::json_quoted(shard.name);
-    write_durably(options_.out, kRecord, text + "\n ]\n}\n");
+    io::write_durably(options_.out, kRecord, text + "\n ]\n}\n", "convert");
     step(0);
   }
 
@@ -385,7 +386,7 @@ class Conversion {
   }
 
   void write_shard(const Shard& shard) {
-    DurableFile file(options_.out, shard.name);
+    io::DurableFile file(options_.out, shard.name, "convert");
     const std::string header = header_of(shard.items);
     const auto put = [&](const void* bytes, std::size_t count) {
       file.write(bytes, count);
@@ -456,7 +457,7 @@ class Conversion {
 
   void write_rest() {
     const auto write = [&](const std::string& name, const std::string& text) {
-      write_durably(options_.out, name, text);
+      io::write_durably(options_.out, name, text, "convert");
       step(0);
     };
     for (const char* name : kCompanions)

@@ -315,6 +315,14 @@ std::optional<std::int64_t> Json::plain_integer() const {
   return value;
 }
 
+std::optional<std::int64_t> Json::integer() const {
+  std::int64_t value = 0;
+  if (text_[0] != '-' && !is_digit(text_[0])) return {};
+  const auto [end, error] = std::from_chars(text_.data(), text_.data() + text_.size(), value);
+  if (error != std::errc() || end != text_.data() + text_.size()) return {};
+  return value;
+}
+
 std::optional<double> Json::number() const {
   double value = 0;
   if (text_[0] != '-' && !is_digit(text_[0])) return {};
@@ -357,6 +365,11 @@ Json Json::value_at(std::size_t at) const {
   }
   visited += end - at;
   return Json(text_.substr(at, end - at));
+}
+
+std::string json_number(double value) {
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof text, value).ptr};
 }
 
 std::string json_quoted(std::string_view text) {

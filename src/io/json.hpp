@@ -38,6 +38,8 @@ class Json {
   std::optional<bool> boolean() const;
   /// A plain integer in 0..2^63-1: digits only, no sign, fraction or exponent.
   std::optional<std::int64_t> plain_integer() const;
+  /// An integer of 64 bits: digits, perhaps behind a minus sign.
+  std::optional<std::int64_t> integer() const;
   /// Any number that a double can hold.
   std::optional<double> number() const;
   std::string string() const;  // of a string: escapes resolved, UTF-8
@@ -72,6 +74,9 @@ class Json {
 
   std::string_view text_;  // exactly the value
 };
+
+/// The shortest JSON number that reads back as `value`, which is finite.
+std::string json_number(double value);
 
 /// `text` as a JSON string, quotes included.
 std::string json_quoted(std::string_view text);

@@ -235,8 +235,18 @@ AlignedArray<std::byte> SafetensorsFile::read(const FileTensor& tensor) const {
   return bytes;
 }
 
-void write_safetensors(const std::string& path, const std::vector<std::pair<std::string, Tensor>>& tensors,
-                       const std::map<std::string, std::string>& metadata) {
+const FileDType& file_dtype_of(DType dtype) {
+  return *std::find_if(std::begin(kTypes), std::end(kTypes), [=](const FileDType& t) { return dtype == t.dtype; });
+}
+
+std::uint64_t TensorToWrite::bytes() const {
+  std::uint64_t n = 1;
+  for (int a = 0; a < rank; ++a) n *= std::uint64_t(shape[std::size_t(a)]);
+  return n * std::uint64_t(type->bits) / 8;
+}
+
+std::string safetensors_header(const std::vector<TensorToWrite>& tensors,
+                               const std::map<std::string, std::string>& metadata) {
   std::string header = "{";
   if (!metadata.empty()) {
     header += "\"__metadata__\":{";
@@ -245,35 +255,40 @@ void write_safetensors(const std::string& path, const std::vector<std::pair<std:
     header += ",";
   }
   std::uint64_t at = 0;
-  for (const auto& [name, tensor] : tensors) {
-    const auto* type = std::find_if(std::begin(kTypes), std::end(kTypes),
-                                    [dtype = tensor.dtype](const FileDType& t) { return dtype == t.dtype; });
-    Tensor contiguous = tensor;
-    make_contiguous(contiguous);
-    if (tensor.dtype == DType::other || !tensor || contiguous.stride != tensor.stride)
-      throw Error(Status::invalid_argument, "save", printable(name), "", "is not given whole",
-                  "a contiguous tensor of a type with a name");
-    const std::uint64_t end = at + static_cast<std::uint64_t>(tensor.elements() * size_of(tensor.dtype));
-    header += json_quoted(name) + ":{\"dtype\":\"" + type->name +
-              "\",\"shape\":" + shape_text(tensor.shape.data(), tensor.rank) + ",\"data_offsets\":[" +
-              std::to_string(at) + "," + std::to_string(end) + "]},";
+  for (const TensorToWrite& t : tensors) {
+    const std::uint64_t end = at + t.bytes();
+    header += json_quoted(t.name) + ":{\"dtype\":\"" + t.type->name +
+              "\",\"shape\":" + shape_text(t.shape.data(), t.rank) + ",\"data_offsets\":[" + std::to_string(at) +
+              "," + std::to_string(end) + "]},";
     at = end;
   }
   if (header.back() == ',') header.pop_back();
   header += "}";
   header.resize((header.size() + 7) / 8 * 8, ' ');
+  std::string length(8, '\0');
+  for (std::size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(header.size() >> 8 * i);
+  return length + header;
+}
 
+void write_safetensors(const std::string& path, const std::vector<std::pair<std::string, Tensor>>& tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  std::vector<TensorToWrite> all;
+  for (const auto& [name, tensor] : tensors) {
+    Tensor contiguous = tensor;
+    make_contiguous(contiguous);
+    if (tensor.dtype == DType::other || !tensor || contiguous.stride != tensor.stride)
+      throw Error(Status::invalid_argument, "save", printable(name), "", "is not given whole",
+                  "a contiguous tensor of a type with a name");
+    all.push_back({name, &file_dtype_of(tensor.dtype), tensor.rank, tensor.shape, tensor.data});
+  }
+  const std::string header = safetensors_header(all, metadata);
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "wbe"), std::fclose);
   bool written = file != nullptr;
   const auto put = [&](const void* bytes, std::size_t n) {
     written = written && (n == 0 || std::fwrite(bytes, 1, n, file.get()) == n);
   };
-  unsigned char length[8];
-  for (int i = 0; i < 8; ++i) length[i] = static_cast<unsigned char>(header.size() >> 8 * i);
-  put(length, sizeof length);
   put(header.data(), header.size());
-  for (const auto& [name, tensor] : tensors)
-    put(tensor.data, static_cast<std::size_t>(tensor.elements() * size_of(tensor.dtype)));
+  for (const TensorToWrite& t : all) put(t.data, t.bytes());
   if (!written || std::fflush(file.get()) != 0)
     throw Error(Status::io_error, "save", printable(path), "", "cannot be written", "a file that can",
                 std::strerror(errno));

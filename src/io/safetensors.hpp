@@ -75,6 +75,24 @@ class SafetensorsFile {
 /// INVALID_FILE.
 std::uint64_t safetensors_header_length(const File& file);
 
+/// One tensor to write: its bytes are dense and row-major.
+struct TensorToWrite {
+  std::string name;
+  const FileDType* type;
+  int rank;
+  std::array<std::int64_t, 8> shape;
+  const void* data;
+
+  std::uint64_t bytes() const;
+};
+
+/// The type of the format that holds `dtype`, which is not `other`.
+const FileDType& file_dtype_of(DType dtype);
+
+/// What stands in front of the data, the length word included: the tensors follow one after the other.
+std::string safetensors_header(const std::vector<TensorToWrite>& tensors,
+                               const std::map<std::string, std::string>& metadata);
+
 /// Writes contiguous tensors in the given order; an existing file is replaced.
 void write_safetensors(const std::string& path, const std::vector<std::pair<std::string, Tensor>>& tensors,
                        const std::map<std::string, std::string>& metadata = {});

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <variant>
+#include <vector>
+
+#include "dsakit/axes.hpp"
+#include "dsakit/context.hpp"
+#include "dsakit/modes.hpp"
+#include "dsakit/tensor_list.hpp"
+#include "ops/describe.hpp"
+
+// The arguments of a call of any operator, as values.
+namespace dsakit::debug {
+
+using Integers = std::vector<std::int64_t>;
+/// monostate: not given. A tensor that is not given is Tensor{}.
+using Argument =
+    std::variant<std::monostate, Tensor, std::vector<Tensor>, std::int64_t, double, bool, std::string, Integers>;
+
+struct Arguments {
+  const Operator* op = nullptr;
+  std::vector<Argument> values;  // in the order of op->parameters; Level is a string
+
+  /// By name, which the operator has.
+  Argument& at(std::string_view name);
+  const Argument& at(std::string_view name) const { return const_cast<Arguments*>(this)->at(name); }
+  /// Not given where it is no tensor.
+  const Tensor& tensor(std::string_view name) const;
+};
+
+/// The members of one parameter as a value, and back; what is monostate stays as it is.
+template <class Member>
+Argument argument_of(const Member& m) {
+  if constexpr (std::is_same_v<Member, Tensor>) return m;
+  else if constexpr (std::is_same_v<Member, TensorList>) return std::vector<Tensor>(m.begin(), m.end());
+  else if constexpr (std::is_same_v<Member, std::string_view>) return std::string(m);
+  else if constexpr (std::is_same_v<Member, Level>) return std::string(m == Level::strict ? "strict" : "portable");
+  else if constexpr (std::is_same_v<Member, Axes>)
+    return Integers(m.axis.begin(), m.axis.begin() + std::min<std::int64_t>(m.count, 8));
+  else if constexpr (std::is_arithmetic_v<Member>) return m;
+  else return std::monostate{};
+}
+
+/// `op`: the description of these.
+template <class Args, class Outs>
+Arguments arguments_of(const Operator& op, const Args& args, const Outs& outs) {
+  Arguments all{&op, {}};
+  all.values.reserve(op.parameters.size());
+  for_each_field(args, outs, [&](const Field&, const auto& member) { all.values.push_back(argument_of(member)); });
+  return all;
+}
+
+/// Fills in the outputs that are absent: dtype and shape, or the memory of an argument. Throws what the operator
+/// refuses.
+void infer(Arguments&);
+void run(const Arguments&, Context&);
+void run_reference(const Arguments&);
+
+}  // namespace dsakit::debug

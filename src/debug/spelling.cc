@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "debug/spelling.hpp"
+
+#include <algorithm>
+
+#include "core/nearest.hpp"
+
+namespace dsakit::debug {
+namespace {
+
+/// Names beyond an operator's own and npu_<own>.
+struct Alias {
+  std::string_view name, op;
+};
+constexpr Alias kAliases[] = {
+    {"npu_lightning_indexer_quant", "quant_lightning_indexer"},
+    {"mla_prolog_quant_compute", "mla_prolog_quant"},
+    {"mla_prolog_quant_d", "mla_prolog_quant"},
+    {"mla_prolog_quant_p", "mla_prolog_quant"},
+    {"lightning_indexer_prolog_quant_compute", "lightning_indexer_prolog_quant"},
+    {"mla_indexer_prolog_quant_d", "mla_indexer_prolog_quant"},
+    {"mla_indexer_prolog_quant_p", "mla_indexer_prolog_quant"},
+    {"sparse_flash_attention_quant_d", "sparse_flash_attention_quant"},
+    {"sparse_flash_attention_quant_p", "sparse_flash_attention_quant"},
+    {"sparse_flash_attention_quant_d_950", "sparse_flash_attention_quant"},
+    {"sparse_flash_attention_quant_compute", "sparse_flash_attention_quant"},
+};
+
+/// What engines find in torch.ops._C_ascend of operators that follow torch_npu.
+constexpr std::string_view kInAscend[] = {"add_rms_norm_bias", "lightning_indexer", "quant_lightning_indexer",
+                                          "sparse_flash_attention", "kv_quant_sparse_flash_attention"};
+
+bool in_ascend(const Operator& op) {
+  return op.description.family == Family::vllm_ascend ||
+         std::find(std::begin(kInAscend), std::end(kInAscend), op.name) != std::end(kInAscend);
+}
+
+void add(std::vector<std::pair<std::string, const Operator*>>& all, const Operator& op, std::string_view name) {
+  const std::string n(name);
+  all.emplace_back("dsakit." + n, &op);
+  const bool npu = name.starts_with("npu_");
+  if (op.description.family == Family::torch_npu && npu)
+    for (const char* space : {"torch_npu.", "torch.ops.npu."}) all.emplace_back(space + n, &op);
+  // The newer library has an npu_quant_lightning_indexer of other operands.
+  if (in_ascend(op) && npu == (op.description.family == Family::torch_npu) && name != "npu_quant_lightning_indexer")
+    for (const char* space : {"torch.ops._C_ascend.", "_C_ascend."}) all.emplace_back(space + n, &op);
+  if (op.name == "quant_lightning_indexer" && npu)
+    for (const char* space : {"custom.", "torch.ops.custom."}) all.emplace_back(space + n, &op);
+  if (op.description.family == Family::pypto) all.emplace_back("pypto." + n, &op);
+}
+
+}  // namespace
+
+const std::vector<std::pair<std::string, const Operator*>>& spellings() {
+  static const auto* all = [] {
+    auto* names = new std::vector<std::pair<std::string, const Operator*>>;
+    for (const Operator& op : operators()) {
+      add(*names, op, op.name);
+      if (op.description.family == Family::torch_npu) add(*names, op, "npu_" + std::string(op.name));
+      for (const Alias& alias : kAliases)
+        if (alias.op == op.name) add(*names, op, alias.name);
+    }
+    return names;
+  }();
+  return *all;
+}
+
+const Operator* find_spelling(std::string_view spelling) {
+  for (const auto& [name, op] : spellings())
+    if (name == spelling) return op;
+  return nullptr;
+}
+
+std::string nearest_spelling(std::string_view spelling) {
+  std::vector<std::string_view> names;
+  for (const auto& [name, op] : spellings()) names.push_back(name);
+  return std::string(nearest(spelling, names));
+}
+
+std::vector<std::pair<std::string_view, Attribute>> defaults_of(std::string_view spelling) {
+  using Values = std::vector<std::pair<std::string_view, Attribute>>;
+  if (spelling.find("_C_ascend.") == spelling.npos) return {};
+  if (spelling.ends_with(".npu_sparse_flash_attention")) return Values{{"attention_mode", std::int64_t{2}}};
+  if (spelling.ends_with(".npu_kv_quant_sparse_flash_attention"))
+    return Values{{"key_quant_mode", std::int64_t{1}}, {"value_quant_mode", std::int64_t{1}}};
+  return {};
+}
+
+}  // namespace dsakit::debug
