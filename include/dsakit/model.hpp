@@ -145,6 +145,9 @@ class Session {
   const Costs& costs() const;  // since the session began
   std::vector<Traffic> traffic() const;  // of a model that ranks share
   void clear_costs();
+  /// Everything that it holds, to a folder: one file a rank, and cache.json, which takes the place of the one before once all of
+  /// them are there. A process that ends meanwhile leaves the session before or this one, whole.
+  void save(const std::string& folder);
   /// Sees what every layer attends to in the sparse modes: i32 [rows, index_topk], row i that of position first + i.
   void observe(std::function<void(int layer, std::int64_t first, const Tensor& selection)>);
   State& state() { return *state_; }
@@ -227,6 +230,8 @@ class Model {
   std::vector<std::string> notes() const;
 
   Session start(std::string_view mode, std::int64_t page_size = kDefaultPageSize) const;
+  /// A session that Session::save has written, by as many ranks as there were: it goes on with the same bits.
+  Session load_session(const std::string& folder, std::int64_t page_size = kDefaultPageSize) const;
 
   /// fp32 [tokens, vocab_size] from an empty context.
   std::vector<float> logits(std::span<const std::int32_t> tokens, std::string_view mode,

@@ -15,6 +15,7 @@
 #include "io/test_model.hpp"
 #include "layer/costs.hpp"
 #include "layer/moe.hpp"
+#include "layer/parallel.hpp"
 
 namespace dsakit {
 namespace {
@@ -306,6 +307,46 @@ TEST_F(Mixture, WithoutSharedExperts) {
   make(Form::bf16, 0);
   const std::vector<float> x = input(3);
   EXPECT_LT(distance(run(resident(), x), expected(x, Form::bf16, 0)), 1e-3);
+}
+
+/// The mixture of ranks that have some columns of every matrix: what rank 0 gets, if all get the same.
+std::vector<float> run_shared(const io::Checkpoint& checkpoint, int ranks, std::int64_t slots, const MlpOptions& options,
+                              const std::vector<float>& x, std::int64_t hidden) {
+  std::vector<std::vector<float>> all(static_cast<std::size_t>(ranks), std::vector<float>(x.size()));
+  threads_as_ranks(ranks, [&](Group& group) {
+    Context context({.threads = 1});
+    const auto peers = make_peers(group, {.parallel = "heads=" + std::to_string(ranks)});
+    MlpOptions mine = options;
+    mine.share = peers->share();
+    StoredExperts stored = find_experts(checkpoint, 0, mine);
+    const std::uint64_t memory = stored.layout.bytes() * std::uint64_t(slots);
+    peers->all_experts_held = slots == 8, peers->least_slots = slots;
+    std::vector<StoredExperts> layers;
+    layers.push_back(std::move(stored));
+    const Moe moe(checkpoint, 0, 0, slots == 8 ? load_experts(std::move(layers), {}) : cache_experts(std::move(layers), memory, 3), mine);
+    const std::int64_t rows = std::int64_t(x.size()) / hidden;
+    io::AlignedArray<std::byte> bytes(bytes_of<SharedMoeArrays>(moe, *peers, rows, 1));
+    Carver carver(bytes.data());
+    const SharedMoeArrays arrays(moe, *peers, rows, 1, carver);
+    peers->talk.begin({}, [] {});
+    moe.add_to(*peers, context, nullptr, x.data(), rows, arrays, all[std::size_t(group.rank())].data());
+    peers->talk.end();
+  }, 60);
+  for (const auto& residual : all) EXPECT_EQ(residual, all[0]);
+  return all[0];
+}
+
+TEST_F(Mixture, HasTheSameBitsWhereRanksShareItsColumns) {
+  for (const Form form : {Form::bf16, Form::fp8, Form::int8})
+    for (const std::int64_t shared : {std::int64_t(0), kShared}) {
+      tensors_.clear(), matrices_.clear(), checkpoint_.reset();
+      make(form, shared);
+      const std::vector<float> x = input(21);
+      const std::vector<float> alone = run(resident(), x);
+      for (const int ranks : {1, 2, 3, 8})  // hidden and expert width have 3 panels of 64
+        for (const std::int64_t slots : {8, 5})
+          EXPECT_EQ(run_shared(checkpoint(), ranks, slots, {}, x, kHidden), alone) << ranks << " " << slots;
+    }
 }
 
 TEST_F(Mixture, BitsDoNotDependOnCompanyThreadsOrPlace) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -12,6 +13,11 @@
 #include "dsakit/error.hpp"
 #include "dsakit/group.hpp"
 #include "dsakit/model.hpp"
+#include "io/config.hpp"
+#include "io/test_folder.hpp"
+#include "layer/exchange_sizes.hpp"
+#include "parallel/exchanges.hpp"
+#include "parallel/ownership.hpp"
 
 // A model that threads of this process share as ranks, beside the model of one process.
 namespace dsakit {
@@ -180,6 +186,129 @@ TEST(ParallelModel, InterruptedOnOneRankIsInterruptedOnAll) {
     EXPECT_TRUE(session.length() == 150 || statuses[std::size_t(group.rank())] == Status::ok);
   }, 60);
   for (const Status s : statuses) EXPECT_EQ(s, statuses[0]);  // a call may be over before it is asked
+}
+
+/// What a token behind 200 others costs each rank: by name.
+using Counts = std::map<std::string, std::pair<std::int64_t, std::uint64_t>>;
+std::vector<Counts> counts_of_a_step(int ranks, const Parallel& options, std::string_view mode) {
+  const std::vector<std::int32_t> text = tokens(201);
+  std::vector<Counts> all(static_cast<std::size_t>(ranks));
+  threads_as_ranks(ranks, [&](Group& group) {
+    Context context({.threads = 1});
+    const Model model(kFolder, group, options);
+    Session session = model.start(mode);
+    session.append(std::span(text).first(200), {}, context);
+    session.clear_costs();
+    std::vector<float> logits(256);
+    session.append(std::span(text).last(1), logits, context);
+    for (const Traffic& t : session.traffic()) all[std::size_t(group.rank())][t.name] = {t.messages, t.bytes};
+  }, 60);
+  return all;
+}
+
+TEST(ParallelModel, WhatTravelsIsWhatPlansSay) {
+  const io::ModelConfig config = io::read_config(kFolder + "/config.json");
+  const std::int64_t layers = config.num_hidden_layers, n = 201;
+  for (const std::string_view mode : {"sparse_bf16", "sparse_w8a8", "sparse_w8a8_packed"})
+    for (const auto& [ranks, text] : {std::pair{1, "kv=1"}, {2, "heads=2"}, {2, "kv=2"}, {3, "kv=3"}, {4, "kv=2,heads=2"},
+                                      {6, "kv=3,heads=2"}, {8, "heads=4,query=2"}, {8, "kv=8"}}) {
+      const Grid grid = grid_of(text, ranks, "test");
+      const int replica = grid.replica_ranks();
+      const ExchangeSizes sizes = exchange_sizes(config, mode_of(mode, config));
+      std::vector<std::int64_t> visible, rows;
+      for (int r = 0; r < replica; ++r) {
+        visible.push_back(Ownership{replica, 0, 1}.below(n, r));
+        rows.push_back(slice_of(1, r, replica).size());
+      }
+      const std::int64_t widths[] = {config.intermediate_size};
+      const auto all = counts_of_a_step(ranks, {.parallel = text, .merge = "one"}, mode);
+      const auto two = counts_of_a_step(ranks, {.parallel = text, .merge = "two"}, mode);
+      std::uint64_t fetched = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        const int j = grid.replica_rank(rank);
+        Counts wanted;
+        const auto add = [&](ExchangeKind kind, std::int64_t times, const Shares& shares) {
+          if (shares.size() > 1)
+            wanted[std::string(name_of(kind))] = {times, std::uint64_t(times) * received(shares, j)};
+        };
+        using enum ExchangeKind;
+        add(first_products, layers, dsakit::first_products(sizes, replica, 1, true));
+        add(index_queries, layers, dsakit::index_queries(sizes, replica, 1));
+        add(candidates, layers, all_candidates(visible, sizes.topk));
+        add(head_values, layers, dsakit::head_values(sizes, replica, 1));
+        add(layer_output, layers, dsakit::layer_output(sizes, replica, 1));
+        add(mlp_hidden, layers, dsakit::mlp_hidden(widths, replica, 1));
+        add(mlp_output, layers, dsakit::layer_output(sizes, replica, 1));
+        add(embedding, 1, dsakit::embedding(sizes, rows));
+        add(logits, 1, dsakit::logits(sizes, replica, 1));
+        Counts got = all[std::size_t(rank)];
+        if (grid.kv > 1) EXPECT_EQ(got["attention"].first, layers);
+        fetched += got["attention"].second;
+        got.erase("attention");
+        EXPECT_EQ(got, wanted) << mode << " " << text << " rank " << rank;
+        if (replica == 1) continue;
+        const Counts& steps = two[std::size_t(rank)];
+        EXPECT_EQ(steps.at("samples"),
+                  (std::pair{layers, std::uint64_t(layers) * received(dsakit::samples(visible, sizes.topk), j)}));
+        EXPECT_LE(steps.at("candidates").second, std::uint64_t(layers * 8 * most_candidates(visible, sizes.topk)));
+      }
+      // Who has the selected rows depends on the text; together they are K for all but their owner.
+      EXPECT_EQ(fetched, std::uint64_t(layers * grid.heads * grid.query * (grid.kv - 1) * sizes.topk * sizes.latent_row_bytes));
+    }
+}
+
+TEST(ParallelModel, SessionsAreSavedByAnyNumberOfRanksForAnyOther) {
+  const std::vector<std::int32_t> text = tokens(180);
+  for (const std::string_view mode : {"dense_bf16", "sparse_bf16", "sparse_w8a8", "sparse_w8a8_packed"}) {
+    std::vector<float> wanted(256);
+    {
+      const Model model(kFolder);
+      Session session = model.start(mode);
+      session.append(text, wanted);
+    }
+    io::TestFolder folder;
+    const auto finish = [&](const Model& model) {
+      Context context({.threads = 1});
+      Session session = model.load_session(folder.path(), 48);
+      EXPECT_EQ(session.length(), 170);
+      EXPECT_EQ(session.mode(), mode);
+      std::vector<float> logits(256);
+      session.append(std::span(text).last(10), logits, context);
+      EXPECT_EQ(logits, wanted) << mode;
+    };
+    const bool dense = mode == "dense_bf16";
+    const std::pair<int, Parallel> writers[] = {
+        {1, {}},
+        {4, {.parallel = dense ? "heads=4" : "kv=2,heads=2", .interleave = 16}},
+        {3, {.parallel = dense ? "heads=3" : "kv=3", .index = "kv"}},
+        {2, {.parallel = "heads=2", .index = "copy"}}};
+    for (const auto& [ranks, parallel] : writers) {
+      threads_as_ranks(ranks, [&, parallel = parallel](Group& group) {
+        Context context({.threads = 1});
+        const Model model(kFolder, group, parallel);
+        Session session = model.start(mode);
+        session.append(std::span(text).first(170), {}, context);
+        session.save(folder.path());
+      }, 60);
+      finish(Model(kFolder));
+      for (const auto& [others, grid] : {std::pair{3, dense ? "heads=3" : "kv=3"}, {8, dense ? "heads=8" : "kv=4,heads=2"}})
+        threads_as_ranks(others, [&, grid = grid](Group& group) { finish(Model(kFolder, group, {.parallel = grid})); }, 60);
+    }
+    // One process, and each save takes away the shards of the one before.
+    Session session = Model(kFolder).start(mode);
+    session.append(text);
+    session.save(folder.path());
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 2);
+    // A shard that is not whole.
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+      if (entry.path().extension() == ".safetensors") std::filesystem::resize_file(entry.path(), entry.file_size() - 1);
+    EXPECT_THROW((void)Model(kFolder).load_session(folder.path()), Error);
+    threads_as_ranks(2, [&](Group& group) {
+      const Model model(kFolder, group, {.parallel = "heads=2"});
+      EXPECT_THROW((void)model.load_session(folder.path()), Error);
+      EXPECT_EQ(model.start(mode).length(), 0);  // goes on
+    }, 60);
+  }
 }
 
 TEST(ParallelModel, WordsAreRefusedOnAllRanks) {

@@ -118,6 +118,7 @@ void Conversation::agree(const Greeting& greeting) {
   std::vector<Record> all(std::size_t(world_.size()));
   const std::vector<std::size_t> sizes(all.size(), sizeof(Record));
   world_.all_gather(bytes_of(mine), std::as_writable_bytes(std::span(all)), sizes)->wait();
+  for (const Record& record : all) call_ = std::max(call_, record.call);  // the next one has one number everywhere
   for (std::size_t r = 0; r < all.size(); ++r)
     if (all[r].status != 0) throw error_of(all[r], r);
   for (std::size_t r = 1; r < all.size(); ++r)

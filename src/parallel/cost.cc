@@ -98,10 +98,10 @@ class Coster {
   void add(const std::vector<ForetoldExchange>& exchanges) {
     for (const ForetoldExchange& e : exchanges) {
       const std::size_t at = std::size_t(e.what) - 1;
-      ++cost_.messages[at];
+      cost_.messages[at] += e.messages;
       cost_.received[at] += e.received;
       const double latency = network_.seconds(e.ranks, 0);
-      seconds(Term::latency) += latency;
+      seconds(Term::latency) += double(e.messages) * latency;
       seconds(Term::transfer) += network_.seconds(e.ranks, e.received) - latency;
     }
   }

@@ -54,7 +54,7 @@ std::vector<std::int64_t> parted(std::int64_t n, int ranks) {
 
 /// Adds one that each rank of a group has a share in; nobody exchanges anything with itself.
 void add(std::vector<ForetoldExchange>& all, ExchangeKind what, int ranks, double bytes_of_all) {
-  if (ranks > 1) all.push_back({what, ranks, bytes_of_all * (ranks - 1) / ranks});
+  if (ranks > 1) all.push_back({what, ranks, bytes_of_all * (ranks - 1) / ranks, 1});
 }
 void add(std::vector<ForetoldExchange>& all, ExchangeKind what, const Shares& shares) {
   add(all, what, int(shares.size()), double(total(shares)));
@@ -166,6 +166,11 @@ Shares selected_rows(const ExchangeSizes& s, std::span<const std::int64_t> rows_
   });
 }
 
+std::int64_t row_blocks(const ExchangeSizes& s, std::int64_t distinct_rows) {
+  const std::int64_t rows = kRowsBlockBytes / s.latent_row_bytes;
+  return (distinct_rows + rows - 1) / rows;
+}
+
 Shares partial_results(const ExchangeSizes& s, const Grid& grid, int h, int c, std::int64_t rows) {
   const std::int64_t maximum_sum_and_output = s.latent + 2;
   return shares_of(grid.kv, [&](int) {
@@ -221,10 +226,11 @@ std::vector<ForetoldExchange> attention_exchanges(const ExchangeSizes& s, const 
     // Columns differ by one head at most; the last has no fewer than any.
     const Shares own = partial_results(s, grid, grid.heads - 1, grid.kv - 1, rows);
     add(all, ExchangeKind::queries, queries(s, grid, grid.heads - 1, rows));
-    if (grid.kv > 1) all.push_back({ExchangeKind::attention, grid.kv, double(received(own, grid.kv - 1))});
+    if (grid.kv > 1) all.push_back({ExchangeKind::attention, grid.kv, double(received(own, grid.kv - 1)), 1});
   } else {
     const std::int64_t distinct = std::min(step.visible, rows * std::min(step.visible, s.topk));
     add(all, ExchangeKind::attention, selected_rows(s, parted(distinct, grid.kv)));
+    if (grid.kv > 1) all.back().messages = row_blocks(s, distinct);
   }
   if (rows < step.rows) {
     const double of_a_row = double(s.latent_row_bytes) / grid.kv +

@@ -119,6 +119,9 @@ inline Slice heads_of(const ExchangeSizes& s, const Grid& g, int h, int c) {
 Shares queries(const ExchangeSizes&, const Grid&, int h, std::int64_t rows);
 /// E6, `rows`: of so many distinct selected rows that each rank owns.
 Shares selected_rows(const ExchangeSizes&, std::span<const std::int64_t> rows_of_rank);
+/// In how many blocks they travel: what is gathered at a time takes 256 MiB at most.
+inline constexpr std::int64_t kRowsBlockBytes = std::int64_t{256} << 20;
+std::int64_t row_blocks(const ExchangeSizes&, std::int64_t distinct_rows);
 /// E6, `partials`: what rank c gets from each of the group, for its own heads.
 Shares partial_results(const ExchangeSizes&, const Grid&, int h, int c, std::int64_t rows);
 
@@ -145,8 +148,9 @@ bool exchanges_partials(const ParallelOptions&, const ExchangeSizes&);
 
 struct ForetoldExchange {
   ExchangeKind what;
-  int ranks = 0;        // that join it
-  double received = 0;  // bytes, by a rank on average
+  int ranks = 0;              // that join it
+  double received = 0;        // bytes, by a rank on average
+  std::int64_t messages = 1;  // in which they come
 };
 
 /// Of one attention layer; where rows come from is taken to be even, and E4 in two steps as large as it can be.

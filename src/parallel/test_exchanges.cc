@@ -187,6 +187,20 @@ TEST(Exchanges, HappenWhereSomethingIsShared) {
   EXPECT_EQ(numbers(model_exchanges(s, {.grid = {1, 1, 2}}, decode)), std::vector<int>{});
 }
 
+// 409200 rows of 656 bytes are a block: 1M rows take three.
+TEST(Exchanges, RowsOfAPromptTravelInBlocks) {
+  ExchangeSizes s = uneven_sizes();
+  s.latent_row_bytes = 656;
+  EXPECT_EQ(row_blocks(s, 1), 1);
+  EXPECT_EQ(row_blocks(s, 409200), 1);
+  EXPECT_EQ(row_blocks(s, 409201), 2);
+  const auto all = attention_exchanges(s, {.grid = {2, 1, 1}, .index = IndexShards::copy}, {65536, 1 << 20}, true);
+  const auto rows = std::find_if(all.begin(), all.end(), [](auto& e) { return e.what == ExchangeKind::attention; });
+  ASSERT_NE(rows, all.end());
+  EXPECT_EQ(rows->messages, 3);
+  EXPECT_EQ(rows->received, 656. * (1 << 19));
+}
+
 // What is foretold of an exchange is what its ranks receive, on average, where sizes follow from the shapes alone; in
 // a kv group, of the columns with most heads.
 TEST(Exchanges, AreForetoldAsTheyAreSent) {
