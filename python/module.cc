@@ -137,6 +137,7 @@ NB_MODULE(_core, m) {
   bind_model(m);
   bind_hf(m);
   bind_pypto(m);
+  bind_dist(m);
 }
 
 }  // namespace dsakit::python

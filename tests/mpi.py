@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts the ranks of a program by mpirun and looks at how they end. Usage: mpi.py MPIRUN PROGRAM CASE RANKS"""
+
 import os
 import pathlib
 import re

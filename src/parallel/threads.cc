@@ -225,7 +225,8 @@ std::string how_it_threw(std::exception_ptr thrown) {
   try {
     std::rethrow_exception(thrown);
   } catch (const std::exception& e) {
-    return std::string("it threw ") + e.what();
+    const std::string what = e.what();
+    return "it threw " + what.substr(what.rfind('\n') + 1);  // Python's begin with a traceback
   } catch (...) {
     return "it threw";
   }

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that compute together: `init()` makes a Group of those that torchrun has started.
+
+A Group exchanges bytes: `all_gather`, `all_to_all`, `broadcast`, `split`, `barrier`, `all_reduce`. All ranks start the same
+exchanges with the same sizes in the same order; what they return is waited for with `wait()`. A rank that does not come is
+an Error of status PEER_FAILED, after which the group is dead and says the same of everything.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import struct
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from ._core import Group, Pending, threads_as_ranks
+from .errors import raise_error, shown
+
+__all__ = ["Group", "Pending", "init", "threads"]
+
+
+def init(group: Any = None, *, timeout: float = 20.0) -> Group:
+    """The ranks of torch's default group, which is made by gloo where the program has none, or of a ProcessGroup; all of
+    them call this. Or of any object with these methods, which get memoryviews:
+
+        rank(), size()
+        all_gather(mine, all, bytes_of_rank), all_to_all(mine, to, got, from_), broadcast(bytes, root)
+            return something with poll() and wait()
+        split(colour, key)              another such object; ends with an exchange
+        abort(exit_status, sentence)    ends all processes
+
+    A wait longer than `timeout` seconds is PEER_FAILED.
+    """
+    if isinstance(group, Group):
+        return group
+    if group is not None and all(hasattr(group, name) for name in ("all_gather", "all_to_all", "split", "abort")):
+        return Group(group)
+    try:
+        import torch.distributed as dist
+    except ImportError:
+        raise_error("UNSUPPORTED", "dist.init", "torch", "", "is not installed", "torch, or an object with its methods")
+    if group is None:
+        if not dist.is_initialized():
+            dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout))
+        group = dist.group.WORLD
+    if not isinstance(group, dist.ProcessGroup):
+        raise_error(
+            "INVALID_ARGUMENT", "dist.init", "group", "", f"is {shown(group)}", "a torch ProcessGroup or a carrier"
+        )
+    made = Group(_Torch(dist.get_process_group_ranks(group), timeout))
+    made.barrier()  # connections are made late, and those are not timed
+    return made
+
+
+def threads(ranks: int, f: Callable[[Group], object], *, timeout: float = 20.0) -> None:
+    """f(group) on `ranks` threads of this process, each a rank: for tests."""
+    threads_as_ranks(ranks, f, timeout)
+
+
+class _Work:
+    def __init__(self, work: Any, timeout: datetime.timedelta, *tensors: Any) -> None:
+        self._work, self._timeout, self._tensors = work, timeout, tensors
+
+    def poll(self) -> bool:
+        if not self._work.is_completed():
+            return False
+        self.wait()
+        return True
+
+    def wait(self) -> None:
+        self._work.wait(self._timeout)
+        self._tensors = ()
+
+
+class _Done:
+    def poll(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        pass
+
+
+class _Torch:
+    """A group of its own, by gloo, of these ranks of the default group."""
+
+    def __init__(self, ranks: list[int], timeout: float) -> None:
+        import torch
+        import torch.distributed as dist
+
+        self._torch, self._dist, self._ranks, self._seconds = torch, dist, ranks, timeout
+        self._timeout = datetime.timedelta(seconds=timeout)
+        self._group = dist.new_group(
+            ranks, timeout=self._timeout, backend="gloo", use_local_synchronization=True, sort_ranks=False
+        )
+
+    def rank(self) -> int:
+        return self._dist.get_rank(self._group)
+
+    def size(self) -> int:
+        return len(self._ranks)
+
+    def _tensor(self, view: memoryview) -> Any:
+        torch = self._torch
+        return torch.frombuffer(view, dtype=torch.uint8) if len(view) else torch.empty(0, dtype=torch.uint8)
+
+    def all_gather(self, mine: memoryview, all: memoryview, bytes_of_rank: list[int]) -> Any:
+        if len(all) == 0:
+            return _Done()
+        sent, got = self._tensor(mine), self._tensor(all)
+        if len(set(bytes_of_rank)) == 1:
+            work = self._dist.all_gather_single(got, sent, group=self._group, async_op=True)
+            return _Work(work, self._timeout, sent, got)
+        return self._all_to_all(sent.repeat(self.size()), [len(mine)] * self.size(), got, bytes_of_rank)
+
+    def all_to_all(self, mine: memoryview, to: list[int], got: memoryview, from_: list[int]) -> Any:
+        return self._all_to_all(self._tensor(mine), to, self._tensor(got), from_)
+
+    def _all_to_all(self, sent: Any, to: list[int], got: Any, from_: list[int]) -> Any:
+        work = self._dist.all_to_all_single(got, sent, from_, to, group=self._group, async_op=True)
+        return _Work(work, self._timeout, sent, got)
+
+    def broadcast(self, bytes: memoryview, root: int) -> Any:
+        if len(bytes) == 0:
+            return _Done()
+        all = self._tensor(bytes)
+        work = self._dist.broadcast(all, self._ranks[root], group=self._group, async_op=True)
+        return _Work(work, self._timeout, all)
+
+    def split(self, colour: int, key: int) -> _Torch:
+        words = struct.Struct("<qq")
+        all = bytearray(words.size * self.size())
+        mine = memoryview(bytearray(words.pack(colour, key)))
+        self.all_gather(mine, memoryview(all), [words.size] * self.size()).wait()
+        of_rank = list(words.iter_unpack(all))
+        members = sorted((r for r in range(self.size()) if of_rank[r][0] == colour), key=lambda r: of_rank[r][1])
+        part = _Torch([self._ranks[r] for r in members], self._seconds)
+        done = memoryview(bytearray(len(members)))
+        part.all_gather(memoryview(bytearray(1)), done, [1] * len(members)).wait()
+        return part
+
+    def abort(self, exit_status: int, sentence: str) -> None:
+        """torchrun ends the others."""
+        print(sentence, file=sys.stderr, flush=True)
+        os._exit(exit_status)
