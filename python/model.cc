@@ -73,7 +73,7 @@ class Layer {
 
 /// What Python holds: the model, its config.json as it was read, its layers.
 struct PyModel {
-  PyModel(const std::string& folder, const ModelOptions& options) : model(folder, options) {
+  PyModel(const std::string& folder, Model loaded) : model(std::move(loaded)) {
     for (const std::string& note : model.notes())
       if (PyErr_WarnEx(PyExc_UserWarning, note.c_str(), 2) != 0) throw nb::python_error();
     const nb::object file = nb::module_::import_("builtins").attr("open")(folder + "/config.json", "rb");
@@ -213,6 +213,24 @@ void bind_model(nb::module_& m) {
           "An independent sequence with the same tokens. What both have said so far is kept once.")
       .def("__copy__", [](const Session& self) { return Session(self); })
       .def("crop", &Session::crop, nb::arg("n"), "Forget the last n tokens.")
+      .def(
+          "save",
+          [](Session& self, nb::handle folder) {
+            const std::string path = path_of(folder);
+            const nb::gil_scoped_release release;
+            self.save(path);
+          },
+          nb::arg("folder"),
+          "Everything it holds, to a folder: a file for each rank, and cache.json once all are there. Model.load_session\n"
+          "reads it, with any number of ranks.")
+      .def_prop_ro(
+          "traffic",
+          [](const Session& self) {
+            nb::dict all;
+            for (const Traffic& t : self.traffic()) all[t.name.c_str()] = nb::make_tuple(t.messages, t.bytes);
+            return all;
+          },
+          "Of a model that ranks share: messages, and bytes that came from other ranks, by exchange.")
       .def("__len__", &Session::length)
       .def_prop_ro("mode", [](const Session& self) { return std::string(self.mode()); })
       .def_prop_ro("cache_bytes", &Session::cache_bytes, "Memory of the caches, together with those of its forks.");
@@ -229,23 +247,42 @@ void bind_model(nb::module_& m) {
       "quantised). weights: \"as_stored\", or \"bf16\": 8-bit floats take two bytes, with the same results.\n"
       "static: \"refuse\" int8 weights with static activations, or \"dequantise\" them. expert_memory: bytes for\n"
       "routed experts, None: what is free but 6 GB; the others are read when they are wanted. pass_tokens: of a prompt,\n"
-      "that go through a layer at a time then.")
+      "that go through a layer at a time then.\n\n"
+      "group: of dsakit.dist.init(): its ranks load and run the model together, by the same calls in the same order, each\n"
+      "with its share of the weights and caches, and all get all results. parallel: \"kv=2,heads=2,query=1\"; exchange,\n"
+      "index, merge, prolog, interleave: docs/distributed.md.")
       .def(
           "__init__",
           [](PyModel* self, nb::handle path, const std::string& mlp, const std::string& weights,
              const std::string& static_activations, std::optional<std::int64_t> expert_memory,
-             std::int64_t pass_tokens) {
+             std::int64_t pass_tokens, nb::handle group, const std::string& parallel, const std::string& exchange,
+             const std::string& index, const std::string& merge, const std::string& prolog, std::int64_t interleave) {
             if (expert_memory && *expert_memory < 0)
               throw Error(Status::invalid_argument, "model", "expert_memory", "",
                           "is " + std::to_string(*expert_memory), "at least 0 bytes");
-            new (self) PyModel(path_of(path), {.mlp = mlp,
-                                               .weights = weights,
-                                               .static_activations = static_activations,
-                                               .expert_memory = expert_memory.value_or(-1),
-                                               .pass = pass_tokens});
+            const std::string folder = path_of(path);
+            const ModelOptions options{.mlp = mlp,
+                                       .weights = weights,
+                                       .static_activations = static_activations,
+                                       .expert_memory = expert_memory.value_or(-1),
+                                       .pass = pass_tokens};
+            const Parallel shared{.parallel = parallel,
+                                  .exchange = exchange,
+                                  .index = index,
+                                  .merge = merge,
+                                  .prolog = prolog,
+                                  .interleave = interleave};
+            const std::shared_ptr<Group> ranks = group.is_none() ? nullptr : group_of(group);
+            const auto load = [&] {
+              const nb::gil_scoped_release release;  // ranks may be threads, and wait for each other
+              return ranks ? Model(folder, ranks, shared, options) : Model(folder, options);
+            };
+            new (self) PyModel(folder, load());
           },
           nb::arg("path"), nb::kw_only(), nb::arg("mlp") = "as_stored", nb::arg("weights") = "as_stored",
-          nb::arg("static") = "refuse", nb::arg("expert_memory") = nb::none(), nb::arg("pass_tokens") = 4096)
+          nb::arg("static") = "refuse", nb::arg("expert_memory") = nb::none(), nb::arg("pass_tokens") = 4096,
+          nb::arg("group") = nb::none(), nb::arg("parallel") = "", nb::arg("exchange") = "rows", nb::arg("index") = "all",
+          nb::arg("merge") = "auto", nb::arg("prolog") = "split", nb::arg("interleave") = 1)
       .def("logits", logits, nb::arg("tokens").none(), nb::arg("mode") = nb::none(),
            "float32 [T, vocab_size] for tokens (integers, or the bytes of a byte-level model) from an empty context.")
       .def("generate", generate, nb::arg("tokens").none(), nb::arg("n"), nb::arg("mode") = nb::none(),
@@ -255,9 +292,19 @@ void bind_model(nb::module_& m) {
       .def(
           "session",
           [](const PyModel& self, const Mode& mode, std::int64_t page_size) {
+            const nb::gil_scoped_release release;
             return self.model.start(self.mode(mode), page_size);
           },
           nb::arg("mode") = nb::none(), nb::arg("page_size") = kDefaultPageSize, "A new sequence.")
+      .def(
+          "load_session",
+          [](const PyModel& self, nb::handle folder, std::int64_t page_size) {
+            const std::string path = path_of(folder);
+            const nb::gil_scoped_release release;
+            return self.model.load_session(path, page_size);
+          },
+          nb::arg("folder"), nb::arg("page_size") = kDefaultPageSize,
+          "A sequence that Session.save has written, by as many ranks as there were.")
       .def_prop_ro(
           "layers",
           [](PyModel& self) {

@@ -138,6 +138,7 @@ NB_MODULE(_core, m) {
   bind_hf(m);
   bind_pypto(m);
   bind_dist(m);
+  bind_debug(m);
 }
 
 }  // namespace dsakit::python

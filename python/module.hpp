@@ -16,6 +16,7 @@ void bind_model(nanobind::module_&);
 void bind_hf(nanobind::module_&);
 void bind_pypto(nanobind::module_&);
 void bind_dist(nanobind::module_&);
+void bind_debug(nanobind::module_&);
 
 /// The process's default context, polling Python's signals during calls.
 Context& context();

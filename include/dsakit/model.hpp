@@ -216,6 +216,8 @@ class Model {
   /// are those of one process for any number of ranks, and all bits but with exchange="partials". What fails on one rank is
   /// thrown on all, and the model stays usable; after PEER_FAILED it is not. `group` outlives it.
   Model(const std::string& folder, Group& group, const Parallel&, const ModelOptions& = {});
+  /// The same; what is made of it keeps the group.
+  Model(const std::string& folder, std::shared_ptr<Group> group, const Parallel&, const ModelOptions& = {});
 
   std::int64_t vocab_size() const;
   std::int64_t hidden_size() const;

@@ -36,6 +36,7 @@ __all__ = [
     "PackedWeight",
     "Session",
     "__version__",
+    "debug",
     "empty_kv_rows",
     "forms",
     "format_cast",
@@ -54,12 +55,12 @@ __all__ = [
 __all__ += operators.__all__
 
 if typing.TYPE_CHECKING:
-    from . import pypto, reference
+    from . import debug, pypto, reference
 else:
 
     def __getattr__(name):
-        """`dsakit.reference` and `dsakit.pypto`, when they are asked for: most programs never do."""
-        if name in ("pypto", "reference"):
+        """`dsakit.reference`, `dsakit.pypto` and `dsakit.debug`, when they are asked for: most programs never do."""
+        if name in ("debug", "pypto", "reference"):
             import importlib
 
             return importlib.import_module("." + name, __name__)

@@ -403,14 +403,17 @@ Model::Model(const std::string& folder, const ModelOptions& options)
     : state_(std::make_shared<State>(std::make_shared<const io::Checkpoint>(folder, checkpoint_options(options)),
                                      options)) {}
 
-Model::Model(const std::string& folder, Group& group, const Parallel& parallel, const ModelOptions& options) {
+Model::Model(const std::string& folder, Group& group, const Parallel& parallel, const ModelOptions& options)
+    : Model(folder, borrowed(group), parallel, options) {}
+Model::Model(const std::string& folder, std::shared_ptr<Group> group, const Parallel& parallel,
+             const ModelOptions& options) {
   const ParallelWords words{.parallel = std::string(parallel.parallel),
                             .exchange = std::string(parallel.exchange),
                             .index = std::string(parallel.index),
                             .merge = std::string(parallel.merge),
                             .prolog = std::string(parallel.prolog),
                             .interleave = parallel.interleave};
-  state_ = std::make_shared<State>(folder, options, make_peers(group, words));
+  state_ = std::make_shared<State>(folder, options, make_peers(std::move(group), words));
 }
 
 ExpertCosts Model::expert_costs() const {

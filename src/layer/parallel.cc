@@ -6,9 +6,9 @@
 
 namespace dsakit {
 
-Peers::Peers(Group& world, const ParallelOptions& options)
+Peers::Peers(std::shared_ptr<Group> group, const ParallelOptions& options)
     : options(options),
-      world(world),
+      kept(std::move(group)),
       replica(world.split(q, options.grid.replica_rank(rank))),
       kv(world.split(q * options.grid.heads + h, c)),
       query(world.split(options.grid.replica_rank(rank), q)),
@@ -18,7 +18,8 @@ void Peers::wait_for_all(std::string_view name) {
   talk.all_gather(world, name, {}, std::vector<std::size_t>(std::size_t(world.size())), nullptr);
 }
 
-std::shared_ptr<Peers> make_peers(Group& world, const ParallelWords& words) {
+std::shared_ptr<Peers> make_peers(std::shared_ptr<Group> group, const ParallelWords& words) {
+  Group& world = *group;
   ParallelOptions options;
   Conversation talk(world);
   talk.begin({{{"operation", "parallel"},
@@ -30,7 +31,7 @@ std::shared_ptr<Peers> make_peers(Group& world, const ParallelWords& words) {
                {"interleave", std::to_string(words.interleave)}}},
              [&] { options = parallel_options_of(words, world.size(), "model"); });
   if (words.parallel.empty()) options.grid = {.heads = world.size()};
-  return std::make_shared<Peers>(world, options);
+  return std::make_shared<Peers>(std::move(group), options);
 }
 
 Ownership Peers::index_rows() const {

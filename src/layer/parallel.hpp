@@ -20,7 +20,8 @@ namespace dsakit {
 /// computed is split by output columns and heads, never along a sum, so no bit depends on how many ranks there are.
 struct Peers {
   const ParallelOptions options;
-  Group& world;
+  const std::shared_ptr<Group> kept;
+  Group& world = *kept;
   const int rank = world.rank(), c = options.grid.c(rank), h = options.grid.h(rank), q = options.grid.q(rank);
   const std::unique_ptr<Group> replica, kv, query;  // ranks with all weights; with all latent rows; of the same shards
   std::mutex turn;                                  // of one call
@@ -31,7 +32,7 @@ struct Peers {
   std::vector<std::size_t> sizes;
 
   /// All ranks make theirs at once.
-  Peers(Group& world, const ParallelOptions& options);
+  Peers(std::shared_ptr<Group> world, const ParallelOptions& options);
 
   /// An exchange of nothing, where one rank may take long.
   void wait_for_all(std::string_view name);
@@ -50,7 +51,9 @@ struct Peers {
 };
 
 /// The same for all ranks, or an error on all that names what differs. Without a grid: heads.
-std::shared_ptr<Peers> make_peers(Group& world, const ParallelWords& words);
+std::shared_ptr<Peers> make_peers(std::shared_ptr<Group> world, const ParallelWords& words);
+/// One that its caller keeps.
+inline std::shared_ptr<Group> borrowed(Group& group) { return {&group, [](Group*) {}}; }
 
 /// Rows [rows, items] of which every rank of the replica has some columns, dealt out in panels or one by one (heads).
 struct SharedColumns {

@@ -315,7 +315,7 @@ std::vector<float> run_shared(const io::Checkpoint& checkpoint, int ranks, std::
   std::vector<std::vector<float>> all(static_cast<std::size_t>(ranks), std::vector<float>(x.size()));
   threads_as_ranks(ranks, [&](Group& group) {
     Context context({.threads = 1});
-    const auto peers = make_peers(group, {.parallel = "heads=" + std::to_string(ranks)});
+    const auto peers = make_peers(borrowed(group), {.parallel = "heads=" + std::to_string(ranks)});
     MlpOptions mine = options;
     mine.share = peers->share();
     StoredExperts stored = find_experts(checkpoint, 0, mine);
