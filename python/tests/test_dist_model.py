@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model that ranks share: threads of this process, and processes of torch.distributed."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import dsakit
+import dsakit.dist
+
+HANG = 300  # seconds
+PROGRAM = pathlib.Path(__file__).with_name("dist_model_ranks.py")
+
+
+@pytest.fixture(scope="module")
+def text(model_folder):
+    return (model_folder / "heldout.txt").read_bytes()[:170]
+
+
+@pytest.mark.parametrize("ranks, parallel", [(2, "kv=2"), (3, "heads=3"), (4, "kv=2,heads=2"), (4, "heads=2,query=2")])
+def test_logits_of_ranks_are_those_of_one_process(model_folder, text, ranks, parallel):
+    wanted = dsakit.Model(model_folder).logits(text, mode="sparse_w8a8")
+    seen = {}
+
+    def run(group):
+        model = dsakit.Model(model_folder, group=group, parallel=parallel)
+        session = model.session("sparse_w8a8")
+        seen[group.rank()] = [session.prefill(text[:160]), *(session.step(token) for token in text[160:])]
+        assert session.traffic["layer_output"][0] > 0
+
+    dsakit.dist.threads(ranks, run, timeout=HANG)
+    assert sorted(seen) == list(range(ranks))
+    for logits in seen.values():
+        np.testing.assert_array_equal(np.stack(logits), wanted[159:])
+
+
+def test_a_session_goes_on_with_other_ranks(model_folder, text, tmp_path):
+    wanted = dsakit.Model(model_folder).logits(text, mode="sparse_w8a8")[-1]
+
+    def save(group):
+        session = dsakit.Model(model_folder, group=group, parallel="kv=3").session("sparse_w8a8")
+        session.prefill(text[:-1])
+        session.save(tmp_path)
+
+    def go_on(model):
+        session = model.load_session(tmp_path)
+        assert len(session) == len(text) - 1
+        np.testing.assert_array_equal(session.step(text[-1]), wanted)
+
+    dsakit.dist.threads(3, save, timeout=HANG)
+    go_on(dsakit.Model(model_folder))
+    dsakit.dist.threads(2, lambda group: go_on(dsakit.Model(model_folder, group=group, parallel="kv=2")), timeout=HANG)
+
+
+def test_what_differs_is_refused_on_all_ranks(model_folder):
+    said = {}
+
+    def run(group):
+        with pytest.raises(ValueError) as refusal:
+            dsakit.Model(model_folder, group=group, parallel="kv=2", merge="one" if group.rank() else "two")
+        said[group.rank()] = str(refusal.value)
+
+    dsakit.dist.threads(2, run, timeout=HANG)
+    assert said[0] == said[1] == "parallel: merge is two on rank 0 and one on rank 1, wanted the same on all ranks"
+
+
+def test_no_layers_of_a_shared_model(model_folder):
+    def run(group):
+        with pytest.raises(NotImplementedError, match="of a model that ranks share"):
+            _ = dsakit.Model(model_folder, group=group, parallel="heads=2").layers
+
+    dsakit.dist.threads(2, run, timeout=HANG)
+
+
+@pytest.mark.parametrize("ranks, parallel", [(2, "kv=2"), (4, "kv=2,heads=2")])
+def test_processes_of_torch_distributed(model_folder, text, tmp_path, ranks, parallel):
+    pytest.importorskip("torch")
+    processes = [
+        subprocess.Popen(
+            [sys.executable, PROGRAM, model_folder, parallel, tmp_path],
+            env=os.environ
+            | {"GLOO_SOCKET_IFNAME": "lo", "DSAKIT_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+            | {"RANK": str(rank), "WORLD_SIZE": str(ranks)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+    try:
+        for process in processes:
+            out = process.communicate(timeout=HANG)[0]
+            assert process.returncode == 0, out
+    finally:
+        for process in processes:
+            process.kill()
+    wanted = dsakit.Model(model_folder).logits(text, mode="sparse_w8a8")
+    for rank in range(ranks):
+        np.testing.assert_array_equal(np.load(tmp_path / f"{rank}.npy"), wanted[159:])
