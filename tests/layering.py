@@ -34,6 +34,8 @@ EXCEPTIONS = {
     ("tools", "bench.hpp"): "the cases to time, which lie beside the operators",
     ("tools", "ops/ops.inc"): "the list of operators",
     ("tools", "kernels/roof.hpp"): "the limits of this machine, with which `dsakit bench` compares",
+    ("tools", "run/numa.hpp"): "`dsakit info`, ranks bound to too few cores",
+    ("tools", "run/cores.hpp"): "ranks bound to too few cores",
     ("tools", "kernels/unused.hpp"): "what this machine could do besides",
     ("tools", "core/nearest.hpp"): "what a misspelled name may have meant",
     ("tools", "core/random.hpp"): "data that is the same on every machine, for `dsakit demo`",

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts the ranks of a program by mpirun and looks at how they end. Usage: mpi.py MPIRUN PROGRAM CASE RANKS"""
 
+import json
 import os
 import pathlib
 import re
@@ -30,7 +31,7 @@ FAULTS = {
 
 def options():
     """Several ranks on few cores, in a container."""
-    version = subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout
+    version = subprocess.run([mpirun, "--version"], check=False, capture_output=True, text=True).stdout
     if "Open MPI" not in version and "OpenRTE" not in version:
         return []
     few = "--oversubscribe --bind-to none --mca btl self,vader --mca mpi_yield_when_idle 1".split()
@@ -51,8 +52,9 @@ def left_over(pids):
 
 def run(folder):
     environment = os.environ | {"DSAKIT_NUM_THREADS": "1", "TMPDIR": folder}
-    command = [mpirun, *options(), "-n", ranks, program, case]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG + 60)
+    arguments = ["dist-bench", "--json"] if case in ("dist-bench", "alone") else [case]
+    command = [mpirun, *options(), "-n", ranks, program, *arguments]
+    return subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=HANG + 60)
 
 
 wrong = []
@@ -60,7 +62,17 @@ with tempfile.TemporaryDirectory(prefix="mpi") as folder:
     ended = run(folder)
     out = ended.stdout + ended.stderr
     print(out, f"exit status {ended.returncode}", sep="")
-    if case == "exchanges":
+    if case == "dist-bench":
+        table = json.loads(ended.stdout)
+        kinds = {row["exchange"] for row in table["exchanges"] if row["count"] >= 20 and row["median_seconds"] > 0}
+        if table["ranks"] != int(ranks) or kinds != {"all_gather", "all_to_all", "broadcast", "all_reduce"}:
+            wrong.append("wanted every exchange in the table")
+        if any(row["predicted_seconds"] < 0 for row in table["exchanges"]) or table["bandwidth_bytes_per_second"] <= 0:
+            wrong.append("wanted a fit")
+    elif case == "alone":
+        if ended.returncode != 2 or "dist-bench: ranks are 1, wanted 2 or more" not in out:
+            wrong.append("wanted a refusal")
+    elif case == "exchanges":
         if ended.returncode != 0 or "every exchange" not in ended.stdout:
             wrong.append("wanted every exchange, exit status 0")
     else:

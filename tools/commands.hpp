@@ -79,6 +79,9 @@ struct BenchOptions {
 };
 int bench(const BenchOptions&);
 
+/// Between the ranks that mpirun started.
+int dist_bench(bool json);
+
 struct DemoOptions {
   bool quick = false;  // a tenth of the text, fewer needles, one layer at 8K positions
   std::string text{};  // "": the model's heldout.txt

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -10,6 +11,7 @@
 #include "dsakit/error.hpp"
 #include "dsakit/version.hpp"
 #include "kernels/unused.hpp"
+#include "run/numa.hpp"
 
 namespace dsakit::tools {
 
@@ -17,6 +19,9 @@ int info(bool json) {
   Context& context = default_context();
   nlohmann::ordered_json j = {{"version", DSAKIT_VERSION}, {"isa", context.isa()}, {"threads", context.threads()}};
   j["isas"] = supported_isas();
+  const std::vector<NumaNode> nodes = numa_nodes();
+  for (const NumaNode& node : nodes) j["numa_nodes"].push_back(node.cores);
+  if (const auto share = huge_page_share()) j["huge_pages"] = std::round(100 * *share) / 100;
   if (json) {
     for (const auto& [isa, lacks] : rungs_elsewhere()) j["lacking"][isa] = lacks;
     j["unused_instructions"] = unused_instructions();
@@ -25,6 +30,7 @@ int info(bool json) {
   }
   for (auto& [key, value] : j.items()) fmt::print("{:10} {}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
   for (const auto& [isa, lacks] : rungs_elsewhere()) fmt::print("{:10} {} needs {}\n", "", isa, lacks);
+  if (nodes.size() > 1) fmt::print("One rank per NUMA node: {}\n", rank_per_node(int(nodes.size())));
   print_unused();
   return 0;
 }

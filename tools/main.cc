@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "commands.hpp"
+#include "launch.hpp"
 #include "dsakit/error.hpp"
 #include "dsakit/version.hpp"
 #include "io/describe.hpp"
@@ -198,12 +199,16 @@ int main(int argc, char** argv) {
   bench_command->add_flag("--json", bench_options.json, "Machine-readable");
 #endif
 
+  bool dist_json = false;
+  auto* dist_command = app.add_subcommand("dist-bench", "Time the exchanges between ranks: mpirun -n 4 dsakit dist-bench");
+  dist_command->add_flag("--json", dist_json, "Machine-readable");
+
   std::string inspected;
   auto* inspect_command = app.add_subcommand("inspect", "Check a safetensors file or a checkpoint folder and list it");
   inspect_command->add_option("FILE", inspected)->required();
 
   bool info_json = false;
-  auto* info_command = app.add_subcommand("info", "Version, instruction sets, threads");
+  auto* info_command = app.add_subcommand("info", "Version, instruction sets, threads, NUMA nodes, huge pages");
   info_command->add_flag("--json", info_json, "Machine-readable");
 
   DescribeOptions describe_options;
@@ -244,13 +249,13 @@ int main(int argc, char** argv) {
     if (*bench_command) return bench(bench_options);
 #endif
     if (*replay_command) return replay(replay_options);
+    if (*dist_command) return dist_bench(dist_json);
     if (*info_command) return info(info_json);
     if (*describe_command) return describe(describe_options);
     std::fputs(dsakit::io::describe(inspected).c_str(), stdout);
     return 0;
   } catch (const dsakit::Error& e) {
-    std::fprintf(stderr, "%s\n", e.what());
-    return dsakit::exit_code(e.status);
+    return failed(e);
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "dsakit: out of memory\n");
     return 4;

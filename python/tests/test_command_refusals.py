@@ -159,4 +159,7 @@ def test_inspect(tmp_path):
 def test_environment():
     refused(2, "info", says=("DSAKIT_ISA is mmx", "generic"), DSAKIT_ISA="mmx")
     refused(2, "run", says="DSAKIT_ISA", DSAKIT_ISA="mmx")
+    refused(2, "dist-bench", says="ranks are not started by a launcher, wanted 2 or more")
+    for variable in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"):  # the wheel has no MPI
+        refused(2, "dist-bench", says=(f"started 4 processes ({variable})", "no MPI"), **{variable: "4"})
     refused(4, "run", says="DSAKIT_MEM_LIMIT", DSAKIT_MEM_LIMIT="1000")
