@@ -47,6 +47,7 @@ EXCEPTIONS = {
     ("tools", "checkpoint/ranks.hpp"): "`dsakit plan --ranks`",
     ("tools", "parallel/grid.hpp"): "how several processes share a model, in a user's words",
     ("tools", "checkpoint/convert.hpp"): "`dsakit convert`",
+    ("tools", "io/memory.hpp"): "what a rank of `dsakit run` may take",
     ("tools", "io/tokens.hpp"): "`dsakit run --tokens`, `dsakit layer`",
     ("tools", "io/describe.hpp"): "`dsakit inspect`",
     ("tools", "ops/describe_text.hpp"): "`dsakit describe`",

@@ -5,12 +5,14 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 
 mpirun, program, case, ranks = sys.argv[1:5]
+wrong = []
 HANG = 120  # seconds
 
 # What each fault leaves: the exit status of mpirun (None: another than 0), and what ranks say (None: mpirun ends them before).
@@ -50,16 +52,72 @@ def left_over(pids):
     return there
 
 
+# `dsakit run` of so many ranks: how they share the model.
+GRIDS = {"2": "kv=2", "3": "heads=3", "4": "kv=2,heads=2"}
+RUN = "run --json --context 190 --mode sparse_w8a8 --text".split()
+
+
+def run_arguments(folder):
+    text = pathlib.Path(folder, "text")
+    text.write_bytes(b"".join(b"%d and %d make %d. " % (i, j, i + j) for i in range(4) for j in range(4)))
+    if case == "run_killed":
+        text.write_bytes(text.read_bytes() * 1000)  # more than anybody waits for
+    return [*RUN, str(text), *([] if case == "run_refused" else ["--parallel", GRIDS.get(ranks, "kv=3")])]
+
+
+def children_of(pid):
+    found = []
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if stat.read_text().rsplit(")", 1)[1].split()[1] == str(pid):
+                found.append(int(stat.parent.name))
+        except OSError:
+            pass
+    return found
+
+
+def kill_one(process):
+    """The last of the ranks, as soon as all are there; then everybody has to end."""
+    while len(pids := children_of(process.pid)) < int(ranks):
+        if process.poll() is not None:
+            return []
+        time.sleep(0.01)
+    os.kill(max(pids), signal.SIGKILL)
+    return pids
+
+
 def run(folder):
     environment = os.environ | {"DSAKIT_NUM_THREADS": "1", "TMPDIR": folder}
     arguments = ["dist-bench", "--json"] if case in ("dist-bench", "alone") else [case]
+    if case.startswith("run"):
+        arguments = run_arguments(folder)
+    if case == "run_refused":
+        arguments += ["--parallel", "kv=3"]
     command = [mpirun, *options(), "-n", ranks, program, *arguments]
-    return subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=HANG + 60)
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        pids = kill_one(process) if case == "run_killed" else []
+        out, err = process.communicate(timeout=HANG + 60)
+    return subprocess.CompletedProcess(command, process.returncode, out, err), pids
 
 
-wrong = []
+def one_process(folder):
+    """The report of the same run without ranks."""
+    command = [program, *RUN, str(pathlib.Path(folder, "text"))]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=HANG).stdout)
+
+
+def wait_for_end(pids):
+    for _ in range(100):  # mpirun's own children are killed, but perhaps not yet gone
+        if not left_over(pids):
+            return
+        time.sleep(0.1)
+    wrong.append(f"processes left: {left_over(pids)}")
+
+
 with tempfile.TemporaryDirectory(prefix="mpi") as folder:
-    ended = run(folder)
+    ended, killed = run(folder)
     out = ended.stdout + ended.stderr
     print(out, f"exit status {ended.returncode}", sep="")
     if case == "dist-bench":
@@ -75,6 +133,18 @@ with tempfile.TemporaryDirectory(prefix="mpi") as folder:
     elif case == "exchanges":
         if ended.returncode != 0 or "every exchange" not in ended.stdout:
             wrong.append("wanted every exchange, exit status 0")
+    elif case == "run":
+        report, alone = json.loads(ended.stdout), one_process(folder)
+        same = report["modes"]["sparse_w8a8"]["bits_per_byte"] == alone["modes"]["sparse_w8a8"]["bits_per_byte"]
+        if ended.returncode != 0 or report["ranks"] != int(ranks) or not same:
+            wrong.append(f"wanted the bits of one process: {alone}")
+    elif case == "run_refused":
+        if ended.returncode != 2 or ended.stderr.count("is kv=3") != int(ranks):
+            wrong.append("wanted a refusal of every rank, exit status 2")
+    elif case == "run_killed":
+        if ended.returncode == 0 or not killed:
+            wrong.append("went on")
+        wait_for_end(killed)
     else:
         status, sentence = FAULTS[case]
         if ended.returncode == 0 or status not in (None, ended.returncode):
@@ -86,12 +156,8 @@ with tempfile.TemporaryDirectory(prefix="mpi") as folder:
         pids = re.findall(r"pid (\d+)", ended.stdout)
         if len(pids) != int(ranks):
             wrong.append(f"{len(pids)} ranks, wanted {ranks}")
-        for _ in range(100):  # mpirun's own children are killed, but perhaps not yet gone
-            if not left_over(pids):
-                break
-            time.sleep(0.1)
-        else:
-            wrong.append(f"processes left: {left_over(pids)}")
+        wait_for_end(pids)
+    pathlib.Path(folder, "text").unlink(missing_ok=True)
     left = [str(p) for p in pathlib.Path(folder).rglob("*") if not p.is_dir()]
     if left:
         wrong.append(f"files left: {left}")

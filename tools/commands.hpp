@@ -21,6 +21,10 @@ struct RunOptions {
   std::string mlp = "as_stored", weights = "as_stored", statics = "refuse";  // of ModelOptions
   std::string expert_memory{};  // "": what the machine has left
   std::int64_t pass = 4096;
+  // Where a launcher has started several: of Parallel, and the group's timeout. parallel "": the best grid.
+  std::string parallel{}, exchange = "rows", index = "all", merge = "auto", prolog = "split";
+  std::int64_t interleave = 1;
+  double timeout = 20;
 };
 int run(const RunOptions&);
 

@@ -107,6 +107,15 @@ int main(int argc, char** argv) {
   run_command->add_option("--pass", run_options.pass, "Tokens of a prompt for which each expert is read once")
       ->check(integer(1, kMaxTokens), "", "")
       ->capture_default_str();
+  run_command->add_option("--parallel", run_options.parallel, "Under mpirun: kv=C,heads=H,query=Q, how the processes share the model\n(default: the best of dsakit plan --ranks)");
+  run_command->add_option("--exchange", run_options.exchange, "rows, or partials: what of attention travels where kv is above 1")->capture_default_str();
+  run_command->add_option("--index", run_options.index, "all, kv or copy: which processes have the index keys of a position")->capture_default_str();
+  run_command->add_option("--merge", run_options.merge, "auto, one or two: exchanges in which selections are merged")->capture_default_str();
+  run_command->add_option("--prolog", run_options.prolog, "split, or copy: every process computes the first products")->capture_default_str();
+  run_command->add_option("--interleave", run_options.interleave, "Positions in a row that one process has")
+      ->check(integer(1, std::int64_t{1} << 20), "", "")
+      ->capture_default_str();
+  run_command->add_option("--timeout", run_options.timeout, "Seconds that an exchange may take")->capture_default_str();
   run_command->add_flag("--json", run_options.json, "Machine-readable");
 
   PlanOptions plan_options;

@@ -7,13 +7,18 @@
 #include <cstdio>
 #include <iostream>
 #include <iterator>
+#include <optional>
+#include <span>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/ranks.hpp"
 #include "commands.hpp"
 #include "dsakit/error.hpp"
 #include "dsakit/model.hpp"
 #include "io/file.hpp"
+#include "io/memory.hpp"
 #include "io/tokens.hpp"
+#include "launch.hpp"
 
 namespace dsakit::tools {
 namespace {
@@ -150,31 +155,86 @@ int continue_tokens(const Model& model, const RunOptions& options, const std::ve
   return 0;
 }
 
-Model loaded(const std::string& folder, const RunOptions& options) {
+/// What rank 0 has of `read`, on all ranks; what it throws, all throw.
+template <class T, class F>
+std::vector<T> from_first_rank(Group* group, F read) {
+  if (!group) return read();
+  std::vector<T> values;
+  std::int64_t word[2] = {0, 0};  // status, size
+  std::optional<Error> error;
+  if (group->rank() == 0) {
+    try {
+      values = read();
+      word[1] = std::int64_t(values.size());
+    } catch (const Error& e) {
+      error = e;
+      word[0] = std::int64_t(e.status);
+    }
+  }
+  group->broadcast(std::as_writable_bytes(std::span(word)), 0)->wait();
+  if (error) throw *error;
+  if (word[0] != 0)
+    throw Error(Status(word[0]), "run", "input", "", "could not be read by rank 0", "what its sentence says");
+  values.resize(std::size_t(word[1]));
+  group->broadcast(std::as_writable_bytes(std::span(values)), 0)->wait();
+  return values;
+}
+
+/// As the user says it, or the best that rank 0 foretells.
+std::string grid_of(Group* group, const std::string& folder, const RunOptions& options) {
+  if (!group || !options.parallel.empty()) return options.parallel;
+  const std::vector<char> text = from_first_rank<char>(group, [&] {
+    const std::string best = text_of(best_grid(folder, group->size(), double(io::available_memory()) / group->size()));
+    return std::vector<char>(best.begin(), best.end());
+  });
+  return {text.begin(), text.end()};
+}
+
+Model loaded(const std::string& folder, const RunOptions& options, Group* group, const std::string& grid) {
   Progress progress("loading");
   const std::int64_t experts = options.expert_memory.empty() ? -1 : std::int64_t(size_of_text(options.expert_memory));
-  return Model(folder, {.mlp = options.mlp,
-                        .weights = options.weights,
-                        .static_activations = options.statics,
-                        .expert_memory = experts,
-                        .pass = options.pass,
-                        .progress = [&](double share) { progress.at(share); }});
+  const ModelOptions how{.mlp = options.mlp,
+                         .weights = options.weights,
+                         .static_activations = options.statics,
+                         .expert_memory = experts,
+                         .pass = options.pass,
+                         .progress = [&](double share) { progress.at(share); }};
+  if (!group) return Model(folder, how);
+  return Model(folder, *group,
+               {.parallel = grid,
+                .exchange = options.exchange,
+                .index = options.index,
+                .merge = options.merge,
+                .prolog = options.prolog,
+                .interleave = options.interleave},
+               how);
 }
 
 }  // namespace
 
 int run(const RunOptions& options) {
   const std::string folder = options.model.empty() ? small_model() : options.model;
-  const Model model = loaded(folder, options);
-  for (const std::string& note : model.notes()) fmt::print(stderr, "{}\n", note);
+  Group* const group = launched_group(options.timeout);
+  if (!group && !options.parallel.empty())
+    throw Error(Status::invalid_argument, "run", "parallel", "", "is " + options.parallel.substr(0, 120),
+                "processes that mpirun or the like has started", "mpirun -n N dsakit run ..");
+  const bool speaks = !group || group->rank() == 0;
+  if (!speaks && !std::freopen("/dev/null", "w", stdout))
+    throw Error(Status::io_error, "run", "/dev/null", "", "cannot be written", "a sink for what rank 0 prints");
+  const std::string grid = grid_of(group, folder, options);
+  const Model model = loaded(folder, options, group, grid);
+  if (speaks)
+    for (const std::string& note : model.notes()) fmt::print(stderr, "{}\n", note);
   const bool tokens = !options.tokens.empty();
   if (!tokens && model.vocab_size() != 256)
     throw Error(Status::unsupported, "run", "MODEL", "", "has " + std::to_string(model.vocab_size()) + " tokens",
                 "--tokens FILE, as python -m dsakit.text makes it", "a text is bytes, and tokens are bytes where there are 256");
   std::vector<std::uint8_t> text;
-  if (!tokens || !options.text.empty()) text = read_text(options.text, folder);
-  const std::vector<std::int32_t> ids = tokens ? io::read_tokens(options.tokens, model.vocab_size())
-                                               : std::vector<std::int32_t>(text.begin(), text.end());
+  if (!tokens || !options.text.empty())
+    text = from_first_rank<std::uint8_t>(group, [&] { return read_text(options.text, folder); });
+  const std::vector<std::int32_t> ids =
+      tokens ? from_first_rank<std::int32_t>(group, [&] { return io::read_tokens(options.tokens, model.vocab_size()); })
+             : std::vector<std::int32_t>(text.begin(), text.end());
   std::vector<std::string> modes = options.modes;
   if (modes.empty())
     for (std::string_view m : model.modes()) modes.emplace_back(m);
@@ -195,13 +255,16 @@ int run(const RunOptions& options) {
   if (options.json) {
     nlohmann::ordered_json report = {{"model", folder}, {"context", options.context}, {"tokens", ids.size()}, {"bytes", text.size()},
                                      {"threads", default_context().threads()}, {"isa", default_context().isa()}};
+    if (group) report["ranks"] = group->size(), report["parallel"] = grid;
     for (const auto& [mode, s] : scores) report["modes"][mode] = json_of(s);
     if (const ExpertCosts e = model.expert_costs(); e.all > 0)
       report["experts"] = {{"held", e.held}, {"all", e.all}, {"read", e.read}, {"bytes_read", e.bytes}, {"seconds_waited", e.waited}};
     fmt::print("{}\n", report.dump(2));
   } else {
-    fmt::print("{} {} in windows of {}, {} threads, {}\n\n", ids.size(), tokens ? "tokens" : "bytes", options.context,
+    fmt::print("{} {} in windows of {}, {} threads, {}", ids.size(), tokens ? "tokens" : "bytes", options.context,
                default_context().threads(), default_context().isa());
+    if (group) fmt::print(", {} ranks: {}", group->size(), grid);
+    fmt::print("\n\n");
     print_scores(scores, tokens);
     if (const ExpertCosts e = model.expert_costs(); e.all > 0)
       fmt::print("\nexperts: {} of {} held, {} read ({:.2f} GB, {:.1f} s waited)\n", std::min(e.held, e.all), e.all, e.read,
