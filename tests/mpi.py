@@ -36,7 +36,7 @@ def options():
     version = subprocess.run([mpirun, "--version"], check=False, capture_output=True, text=True).stdout
     if "Open MPI" not in version and "OpenRTE" not in version:
         return []
-    few = "--oversubscribe --bind-to none --mca btl self,vader --mca mpi_yield_when_idle 1".split()
+    few = ["--oversubscribe", "--bind-to", "none", "--mca", "btl", "self,vader", "--mca", "mpi_yield_when_idle", "1"]
     return few + ["--timeout", str(HANG)] + ["--allow-run-as-root"] * (os.geteuid() == 0)
 
 
@@ -54,7 +54,7 @@ def left_over(pids):
 
 # `dsakit run` of so many ranks: how they share the model.
 GRIDS = {"2": "kv=2", "3": "heads=3", "4": "kv=2,heads=2"}
-RUN = "run --json --context 190 --mode sparse_w8a8 --text".split()
+RUN = ["run", "--json", "--context", "190", "--mode", "sparse_w8a8", "--text"]
 
 
 def run_arguments(folder):

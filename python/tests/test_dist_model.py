@@ -6,11 +6,10 @@ import pathlib
 import subprocess
 import sys
 
-import numpy as np
-import pytest
-
 import dsakit
 import dsakit.dist
+import numpy as np
+import pytest
 
 HANG = 300  # seconds
 PROGRAM = pathlib.Path(__file__).with_name("dist_model_ranks.py")

@@ -311,6 +311,38 @@ TEST(ParallelModel, SessionsAreSavedByAnyNumberOfRanksForAnyOther) {
   }
 }
 
+/// Ranks of the plainest and the best instruction set of this machine in turn.
+std::vector<std::string> run_on_two_isas(const Parallel& options, bool same_products, std::vector<std::vector<float>>& logits) {
+  const std::vector<std::int32_t> text = tokens(200);
+  std::vector<std::string> said(4);
+  logits.assign(4, {});
+  threads_as_ranks(4, [&](Group& group) {
+    const std::size_t rank = std::size_t(group.rank());
+    Context context({.threads = 1, .isa = std::string(rank % 2 ? supported_isas().back() : "generic"), .same_products = same_products});
+    const Model model(kFolder, group, options);
+    try {
+      logits[rank] = run(model, "sparse_w8a8", text, context, {150, 37, 1});
+    } catch (const Error& e) {
+      said[rank] = e.what();
+    }
+  }, 120);
+  return said;
+}
+
+TEST(ParallelModel, InstructionSetsMayDifferWhereEveryNumberHasOneOwner) {
+  if (supported_isas().size() < 2) GTEST_SKIP() << "one instruction set";
+  std::vector<std::vector<float>> logits;
+  EXPECT_EQ(run_on_two_isas({.parallel = "kv=2,heads=2"}, false, logits), std::vector<std::string>(4));
+  for (const auto& of_rank : logits) EXPECT_EQ(of_rank, logits[0]);
+  for (const Parallel& options : {Parallel{.parallel = "kv=2,heads=2", .prolog = "copy"}, {.parallel = "kv=4", .exchange = "partials"}}) {
+    for (const std::string& said : run_on_two_isas(options, false, logits))
+      EXPECT_EQ(said.substr(0, 38), "parallel: isa is generic on rank 0 and") << options.prolog;
+    // The same products everywhere: whatever the ranks are.
+    EXPECT_EQ(run_on_two_isas(options, true, logits), std::vector<std::string>(4));
+    for (const auto& of_rank : logits) EXPECT_EQ(of_rank, logits[0]);
+  }
+}
+
 TEST(ParallelModel, WordsAreRefusedOnAllRanks) {
   for (int rank = 0; rank < 2; ++rank) {
     try {
