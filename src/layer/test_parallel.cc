@@ -242,7 +242,7 @@ TEST(ParallelModel, WhatTravelsIsWhatPlansSay) {
         add(embedding, 1, dsakit::embedding(sizes, rows));
         add(logits, 1, dsakit::logits(sizes, replica, 1));
         Counts got = all[std::size_t(rank)];
-        if (grid.kv > 1) EXPECT_EQ(got["attention"].first, layers);
+        EXPECT_EQ(got["attention"].first, grid.kv > 1 ? layers : 0);
         fetched += got["attention"].second;
         got.erase("attention");
         EXPECT_EQ(got, wanted) << mode << " " << text << " rank " << rank;

@@ -14,7 +14,7 @@ HiddenTile::HiddenTile(const Rows& x, std::int64_t width, bool halves, const Cal
       copies_(x.uniform_stride < 0),
       shifts_(halves && second_from() != split()),
       widens_(call.same_products()) {
-  if (!x.tensor) return;
+  if (!x.tensor.data) return;
   const std::int64_t rest = width - second_from();
   if (x.tensor.dtype == DType::i8) {
     codes_ = memory.take<std::uint8_t>(kTile * codes_stride());
@@ -27,7 +27,7 @@ HiddenTile::HiddenTile(const Rows& x, std::int64_t width, bool halves, const Cal
 }
 
 void HiddenTile::begin(const Kernels& kernels, std::int64_t first, int count) {
-  if (!x_.tensor) return;
+  if (!x_.tensor.data) return;
   const std::int64_t rest = width_ - second_from();
   if (x_.tensor.dtype == DType::i8) {
     for (int r = 0; r < count; ++r)
