@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -15,6 +16,7 @@
 #include "debug/compare.hpp"
 #include "debug/rule.hpp"
 #include "debug/spelling.hpp"
+#include "dsakit/capture.hpp"
 #include "dsakit/context.hpp"
 #include "module.hpp"
 
@@ -326,6 +328,30 @@ void bind_debug(nb::module_& m) {
                             const std::string& group_other) {
         return judged(rule, c, debug::pairs_of(c, group, other, group_other), {});
       });
+  nb::class_<Capture>(m, "Capture", "A recording; dsakit.capture is made of it.")
+      .def(
+          "__init__",
+          [](Capture* c, const std::string& path, const std::vector<std::string>& operators, std::int64_t every,
+             std::int64_t max_bytes, const std::string& keep, const std::string& caches, const std::string& weights) {
+            new (c) Capture({.path = path,
+                             .operators = operators,
+                             .every = every,
+                             .max_bytes = std::uint64_t(max_bytes),
+                             .keep = keep,
+                             .caches = caches,
+                             .weights = weights});
+          },
+          nb::arg("path"), nb::arg("operators"), nb::arg("every"), nb::arg("max_bytes"), nb::arg("keep"),
+          nb::arg("caches"), nb::arg("weights"))
+      .def("end", &Capture::end, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("seen", &Capture::seen)
+      .def_prop_ro("written", &Capture::written);
+  m.def(
+      "mark",
+      [](std::optional<std::int64_t> step, std::optional<std::int64_t> layer, std::optional<bool> dummy) {
+        mark({.step = step, .layer = layer, .dummy = dummy});
+      },
+      nb::arg("step").none(), nb::arg("layer").none(), nb::arg("dummy").none());
   m.def("case_spellings", [] {
     nb::dict all;
     for (const auto& [name, op] : debug::spellings()) all[name.c_str()] = std::string(op->name);

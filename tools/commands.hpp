@@ -113,6 +113,20 @@ struct ReplayOptions {
 };
 int replay(const ReplayOptions&);
 
+struct CheckOptions {
+  std::vector<std::string> paths{};  // as of replay
+  std::string rule = "dsakit";
+  std::string against{};  // ref, reference or fast; "": ref where the case has one
+  bool json = false, quiet = false;
+};
+int check(const CheckOptions&);
+
+struct DiffOptions {
+  std::string path{}, other{};  // case files or folders; other "": path alone
+  bool json = false, quiet = false;
+};
+int diff(const DiffOptions&);
+
 /// The folder of the small trained model, beside the program or above it.
 std::string small_model();
 

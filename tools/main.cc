@@ -241,6 +241,25 @@ int main(int argc, char** argv) {
   replay_command->footer("Examples:\n  dsakit replay dump/000017-quant_lightning_indexer-r0-4711.safetensors\n"
                          "  dsakit replay dump --isa all --threads 1,2");
 
+  CheckOptions check_options;
+  auto* check_command = app.add_subcommand("check", "Judge recorded results by a rule");
+  check_command->add_option("FILE", check_options.paths, "Case files, or folders of them")->required();
+  check_command->add_option("--rule", check_options.rule, "dsakit, ascend-community, msprobe, pypto, cann-sfa, ..: a wrong name\nsays which is nearest")
+      ->capture_default_str();
+  check_command->add_option("--against", check_options.against, "ref: golden results of the case; reference or fast: computed now\n(default: ref where the case has one, else reference)")
+      ->check(CLI::IsMember({"ref", "reference", "fast"}));
+  check_command->add_flag("--json", check_options.json, "Machine-readable");
+  check_command->add_flag("--quiet", check_options.quiet, "The verdict alone");
+  check_command->footer("Examples:\n  dsakit check dump --rule dsakit\n  dsakit check sfa.safetensors --rule cann-sfa --against ref");
+
+  DiffOptions diff_options;
+  auto* diff_command = app.add_subcommand("diff", "Where two recordings part, or where one parts from its own inputs");
+  diff_command->add_option("A", diff_options.path, "A case file, or a folder of them")->required();
+  diff_command->add_option("B", diff_options.other, "Another: calls pair by operator, layer, step and occurrence");
+  diff_command->add_flag("--json", diff_options.json, "Machine-readable");
+  diff_command->add_flag("--quiet", diff_options.quiet, "The verdict alone");
+  diff_command->footer("Examples:\n  dsakit diff dump\n  dsakit diff w8a8 bf16");
+
   if (const int status = refuse_unknown(app, argc > 1 ? argv[1] : ""); status != 0) return status;
   try {
     app.parse(argc, argv);
@@ -257,6 +276,8 @@ int main(int argc, char** argv) {
 #ifdef DSAKIT_BENCH
     if (*bench_command) return bench(bench_options);
 #endif
+    if (*diff_command) return diff(diff_options);
+    if (*check_command) return check(check_options);
     if (*replay_command) return replay(replay_options);
     if (*dist_command) return dist_bench(dist_json);
     if (*info_command) return info(info_json);

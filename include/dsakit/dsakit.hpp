@@ -3,6 +3,7 @@
 #include "dsakit/add_rms_norm.hpp"
 #include "dsakit/attention_update.hpp"
 #include "dsakit/axes.hpp"
+#include "dsakit/capture.hpp"
 #include "dsakit/context.hpp"
 #include "dsakit/dynamic_block_quant.hpp"
 #include "dsakit/dynamic_quant.hpp"

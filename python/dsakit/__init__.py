@@ -26,6 +26,7 @@ from ._core import (
 from .errors import Error
 from .kv_rows import empty_kv_rows
 from .operators import *  # noqa: F403
+from .recording import capture, mark
 from .weights import FractalNZ, format_cast, npu_format_cast
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "PackedWeight",
     "Session",
     "__version__",
+    "capture",
     "debug",
     "empty_kv_rows",
     "forms",
@@ -43,6 +45,7 @@ __all__ = [
     "get_num_threads",
     "info",
     "load_safetensors",
+    "mark",
     "npu_format_cast",
     "ops",
     "pack_weight",

@@ -100,9 +100,12 @@ void add_undefined(Pair& pair, const std::vector<RowRange>& more) {
             [](const RowRange& a, const RowRange& b) { return a.first < b.first; });
 }
 
+std::string list_suffix(const Place& place) { return place.element < 0 ? "" : "." + std::to_string(place.element); }
+
 std::string parameter_of(const Case& c, std::string_view group, const std::string& name) {
   const Operator& op = c.op();
-  return op.parameters[std::size_t(place_of(op, group, name)->parameter)].field.name;
+  const auto place = place_of(op, group, name);
+  return std::string(op.parameters[std::size_t(place->parameter)].field.name) + list_suffix(*place);
 }
 
 std::vector<std::string_view> groups_of(std::string_view group) {

@@ -266,14 +266,14 @@ TEST(CaseFile, DamagedFilesAreRefusedOrRead) {
       8 + std::size_t(static_cast<unsigned char>(good[0])) + 256 * std::size_t(static_cast<unsigned char>(good[1]));
   Random random(11);
   int refused = 0;
-  for (int i = 0; i < 2000; ++i) {
+  for (int i = 0; i < 500; ++i) {
     std::string bad = good;
     for (std::int64_t n = 1 + random.below(3); n > 0; --n)
       bad[std::size_t(random.below(std::int64_t(header)))] = char(random.next());
     folder.write("bad", bad);
     refused += error_of([&] { (void)read_case(folder / "bad"); }).has_value();
   }
-  EXPECT_GT(refused, 1000);
+  EXPECT_GT(refused, 250);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dsakit/add_rms_norm.hpp"
+#include "ops/direct.hpp"
 #include "ops/rms_norm/problem.hpp"
 
 // add_rms_norm and add_rms_norm_bias: a call with beta, and one that has no such parameter.
@@ -42,10 +43,10 @@ void run(const char* op, const Args& a, const AddRmsNormOuts& o, Context& contex
 void infer(const AddRmsNormArgs& a, AddRmsNormOuts& o) { infer("add_rms_norm", a, o); }
 void infer(const AddRmsNormBiasArgs& a, AddRmsNormBiasOuts& o) { infer("add_rms_norm_bias", a, o); }
 
-void add_rms_norm(const AddRmsNormArgs& a, const AddRmsNormOuts& o, Context& context) {
+void direct::add_rms_norm(const AddRmsNormArgs& a, const AddRmsNormOuts& o, Context& context) {
   run("add_rms_norm", a, o, context);
 }
-void add_rms_norm_bias(const AddRmsNormBiasArgs& a, const AddRmsNormBiasOuts& o, Context& context) {
+void direct::add_rms_norm_bias(const AddRmsNormBiasArgs& a, const AddRmsNormBiasOuts& o, Context& context) {
   run("add_rms_norm_bias", a, o, context);
 }
 

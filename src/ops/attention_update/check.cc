@@ -4,6 +4,7 @@
 #include <string>
 
 #include "ops/attention_update/problem.hpp"
+#include "ops/direct.hpp"
 #include "ops/row_operator.hpp"
 
 namespace dsakit {
@@ -98,7 +99,7 @@ void infer(const AttentionUpdateArgs& a, AttentionUpdateOuts& o) {
   if (!o.lse_out) o.lse_out = attention_update_op::wanted_lse(a);
 }
 
-void attention_update(const AttentionUpdateArgs& a, const AttentionUpdateOuts& o, Context& context) {
+void direct::attention_update(const AttentionUpdateArgs& a, const AttentionUpdateOuts& o, Context& context) {
   using namespace attention_update_op;
   const Problem problem = check(a, o);
   if (context.check_values()) check_values(a);

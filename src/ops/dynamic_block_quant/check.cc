@@ -2,6 +2,7 @@
 #include <cmath>
 #include <string>
 
+#include "ops/direct.hpp"
 #include "ops/dynamic_block_quant/problem.hpp"
 #include "ops/row_operator.hpp"
 
@@ -75,7 +76,7 @@ void infer(const DynamicBlockQuantArgs& a, DynamicBlockQuantOuts& o) {
   if (!o.scale) o.scale = wanted.scale;
 }
 
-void dynamic_block_quant(const DynamicBlockQuantArgs& a, const DynamicBlockQuantOuts& o, Context& context) {
+void direct::dynamic_block_quant(const DynamicBlockQuantArgs& a, const DynamicBlockQuantOuts& o, Context& context) {
   using namespace dynamic_block_quant_op;
   const Problem problem = check(a, o);
   if (context.check_values())

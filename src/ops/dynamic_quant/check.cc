@@ -2,6 +2,7 @@
 #include <cmath>
 #include <string>
 
+#include "ops/direct.hpp"
 #include "ops/dynamic_quant/problem.hpp"
 #include "ops/row_operator.hpp"
 
@@ -134,7 +135,7 @@ void infer(const DynamicQuantArgs& a, DynamicQuantOuts& o) {
   if (!o.scale) o.scale = wanted.scale;
 }
 
-void dynamic_quant(const DynamicQuantArgs& a, const DynamicQuantOuts& o, Context& context) {
+void direct::dynamic_quant(const DynamicQuantArgs& a, const DynamicQuantOuts& o, Context& context) {
   using namespace dynamic_quant_op;
   const Problem problem = check(a, o);
   if (context.check_values()) check_values(a);

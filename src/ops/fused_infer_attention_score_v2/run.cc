@@ -2,6 +2,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "ops/direct.hpp"
+
 #include "ops/fused_infer_attention_score_v2/problem.hpp"
 
 namespace dsakit::fused_infer_attention_score_v2_op {
@@ -59,8 +61,8 @@ void run(const Problem& p, Call& call, std::byte* memory) noexcept {
 
 namespace dsakit {
 
-void fused_infer_attention_score_v2(const FusedInferAttentionScoreV2Args& args,
-                                    const FusedInferAttentionScoreV2Outs& outs, Context& context) {
+void direct::fused_infer_attention_score_v2(const FusedInferAttentionScoreV2Args& args,
+                                            const FusedInferAttentionScoreV2Outs& outs, Context& context) {
   namespace op = fused_infer_attention_score_v2_op;
   const op::Problem problem = op::check(args, outs);
   if (context.check_values()) op::check_values(args, problem);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/gather_pa_kv_cache/problem.hpp"
 
+#include "ops/direct.hpp"
+
 namespace dsakit {
 namespace {
 
@@ -38,14 +40,14 @@ void run(Call& call, const Problem& p) {
 
 }  // namespace
 
-void gather_pa_kv_cache(const GatherPaKvCacheArgs& a, const GatherPaKvCacheOuts& o, Context& context) {
+void direct::gather_pa_kv_cache(const GatherPaKvCacheArgs& a, const GatherPaKvCacheOuts& o, Context& context) {
   const Problem problem = check(a, o);
   Call call(context, "gather_pa_kv_cache", std::size_t(0));
   run(call, problem);
 }
 
-void gather_pa_kv_cache_functional(const GatherPaKvCacheFunctionalArgs& a, const GatherPaKvCacheFunctionalOuts& o,
-                                   Context& context) {
+void direct::gather_pa_kv_cache_functional(const GatherPaKvCacheFunctionalArgs& a,
+                                           const GatherPaKvCacheFunctionalOuts& o, Context& context) {
   const Problem problem = check(a, o);
   Call call(context, "gather_pa_kv_cache_functional", std::size_t(0));
   run(call, problem);

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "dsakit/interleave_rope.hpp"
+#include "ops/direct.hpp"
 #include "ops/rotation/problem.hpp"
 #include "ops/row_operator.hpp"
 
@@ -42,7 +43,7 @@ void infer(const InterleaveRopeArgs& a, InterleaveRopeOuts& o) {
   if (!o.y) o.y = like(a.x, a.x.dtype);
 }
 
-void interleave_rope(const InterleaveRopeArgs& a, const InterleaveRopeOuts& o, Context& context) {
+void direct::interleave_rope(const InterleaveRopeArgs& a, const InterleaveRopeOuts& o, Context& context) {
   const rotation::Problem problem = check(a, o);
   if (context.check_values()) check_finite(Check("interleave_rope", a.level), Tensors::inputs<InterleaveRopeOuts>(a));
   Call call(context, "interleave_rope", [&](int threads) { return rotation::workspace(problem, threads); });

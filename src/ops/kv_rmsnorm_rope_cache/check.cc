@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
 
+#include "ops/direct.hpp"
 #include "ops/kv_rmsnorm_rope_cache/problem.hpp"
 #include "ops/prolog/door.hpp"
 #include "ops/row_operator.hpp"
@@ -225,14 +226,15 @@ void infer(const KvRmsnormRopeCacheV2FunctionalArgs& a, KvRmsnormRopeCacheV2Func
   if (!o.ckv_cache_out) o.ckv_cache_out = like(a.ckv_cache, a.ckv_cache.dtype);
 }
 
-void kv_rmsnorm_rope_cache(const KvRmsnormRopeCacheArgs& a, const KvRmsnormRopeCacheOuts& o, Context& context) {
+void direct::kv_rmsnorm_rope_cache(const KvRmsnormRopeCacheArgs& a, const KvRmsnormRopeCacheOuts& o, Context& context) {
   run_call("kv_rmsnorm_rope_cache", a, o, context);
 }
-void kv_rmsnorm_rope_cache_v2(const KvRmsnormRopeCacheV2Args& a, const KvRmsnormRopeCacheV2Outs& o, Context& context) {
+void direct::kv_rmsnorm_rope_cache_v2(const KvRmsnormRopeCacheV2Args& a, const KvRmsnormRopeCacheV2Outs& o,
+                                      Context& context) {
   run_call("kv_rmsnorm_rope_cache_v2", a, o, context);
 }
-void kv_rmsnorm_rope_cache_v2_functional(const KvRmsnormRopeCacheV2FunctionalArgs& a,
-                                         const KvRmsnormRopeCacheV2FunctionalOuts& o, Context& context) {
+void direct::kv_rmsnorm_rope_cache_v2_functional(const KvRmsnormRopeCacheV2FunctionalArgs& a,
+                                                 const KvRmsnormRopeCacheV2FunctionalOuts& o, Context& context) {
   run_call("kv_rmsnorm_rope_cache_v2_functional", a, o, context);
 }
 

@@ -3,6 +3,8 @@
 #include <bit>
 #include <cstring>
 
+#include "ops/direct.hpp"
+
 #include "ops/kv_rows/problem.hpp"
 
 namespace dsakit {
@@ -34,14 +36,14 @@ void copy_bytes(void* to, const void* from, std::size_t n) {
 
 }  // namespace
 
-void pack_kv_rows(const PackKvRowsArgs& a, const PackKvRowsOuts& o, Context& context) {
+void direct::pack_kv_rows(const PackKvRowsArgs& a, const PackKvRowsOuts& o, Context& context) {
   const Problem problem = kv_rows::check(a, o);
   Call call(context, "pack_kv_rows", std::size_t(0));
   each_part(problem, call, [](void* row, const void* part, std::size_t n) { copy_bytes(row, part, n); });
   call.finish();
 }
 
-void unpack_kv_rows(const UnpackKvRowsArgs& a, const UnpackKvRowsOuts& o, Context& context) {
+void direct::unpack_kv_rows(const UnpackKvRowsArgs& a, const UnpackKvRowsOuts& o, Context& context) {
   const Problem problem = kv_rows::check(a, o);
   Call call(context, "unpack_kv_rows", std::size_t(0));
   each_part(problem, call, [](const void* row, void* part, std::size_t n) { copy_bytes(part, row, n); });

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/panel.hpp"
+#include "ops/direct.hpp"
 #include "ops/indexer/run.hpp"
 #include "ops/lightning_indexer/problem.hpp"
 
@@ -153,7 +154,8 @@ bool fast(const Problem& p) { return p.other_numerics && p.type == DType::bf16; 
 
 }  // namespace
 
-void run(const LightningIndexerArgs& args, const LightningIndexerOuts& outs, std::uint64_t* candidates, Context& context) {
+void run(const LightningIndexerArgs& args, const LightningIndexerOuts& outs, std::uint64_t* candidates,
+         Context& context) {
   LightningIndexerOuts given = outs;
   Problem p = check(args, given, false, context.check_values());
   p.candidates = candidates;
@@ -164,7 +166,7 @@ void run(const LightningIndexerArgs& args, const LightningIndexerOuts& outs, std
 
 }  // namespace lightning_indexer_op
 
-void lightning_indexer(const LightningIndexerArgs& args, const LightningIndexerOuts& outs, Context& context) {
+void direct::lightning_indexer(const LightningIndexerArgs& args, const LightningIndexerOuts& outs, Context& context) {
   lightning_indexer_op::run(args, outs, nullptr, context);
 }
 

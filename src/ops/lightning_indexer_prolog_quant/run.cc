@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "ops/direct.hpp"
 #include "ops/lightning_indexer_prolog_quant/problem.hpp"
 #include "ops/prolog/parted.hpp"
 #include "ops/prolog/trial.hpp"
@@ -6,8 +7,9 @@
 namespace dsakit {
 
 static constexpr char kOp[] = "lightning_indexer_prolog_quant";
-void lightning_indexer_prolog_quant(const LightningIndexerPrologQuantArgs& a, const LightningIndexerPrologQuantOuts& o,
-                                    Context& context) {
+
+void direct::lightning_indexer_prolog_quant(const LightningIndexerPrologQuantArgs& a,
+                                            const LightningIndexerPrologQuantOuts& o, Context& context) {
   using namespace lightning_indexer_prolog_quant_op;
   const Problem p = check(a, o);
   if (context.check_values()) {

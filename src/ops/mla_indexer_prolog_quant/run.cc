@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <vector>
 
+#include "ops/direct.hpp"
 #include "ops/mla_indexer_prolog_quant/problem.hpp"
 #include "ops/prolog/door.hpp"
 #include "ops/prolog/trial.hpp"
@@ -45,8 +46,8 @@ void check_scales(const MlaIndexerPrologQuantArgs& a, const Problem& problem, Co
 }  // namespace
 }  // namespace mla_indexer_prolog_quant_op
 
-void mla_indexer_prolog_quant(const MlaIndexerPrologQuantArgs& a, const MlaIndexerPrologQuantOuts& o,
-                              Context& context) {
+void direct::mla_indexer_prolog_quant(const MlaIndexerPrologQuantArgs& a, const MlaIndexerPrologQuantOuts& o,
+                                      Context& context) {
   using namespace mla_indexer_prolog_quant_op;
   const Problem p = check(a, o);
   if (context.check_values()) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/mla_prolog_quant/problem.hpp"
 
+#include "ops/direct.hpp"
+
 namespace dsakit {
 namespace {
 
@@ -14,7 +16,7 @@ struct Parts {
 
 }  // namespace
 
-void mla_prolog_quant(const MlaPrologQuantArgs& a, const MlaPrologQuantOuts& o, Context& context) {
+void direct::mla_prolog_quant(const MlaPrologQuantArgs& a, const MlaPrologQuantOuts& o, Context& context) {
   using namespace mla_prolog_quant_op;
   const Problem p = check(a, o);
   if (context.check_values()) check_values(a, p);

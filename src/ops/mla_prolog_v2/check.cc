@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/mla_prolog_v3/door.hpp"
 
+#include "ops/direct.hpp"
+
 namespace dsakit {
 namespace mla_prolog_v3_op {
 namespace {
@@ -88,7 +90,7 @@ void infer(const MlaPrologV2Args& a, MlaPrologV2Outs& o) {
   if (!o.kr_cache_out) o.kr_cache_out = a.kr_cache;
 }
 
-void mla_prolog_v2(const MlaPrologV2Args& a, const MlaPrologV2Outs& o, Context& context) {
+void direct::mla_prolog_v2(const MlaPrologV2Args& a, const MlaPrologV2Outs& o, Context& context) {
   using namespace mla_prolog_v3_op;
   const Problem problem = check(a, o);
   const Check check("mla_prolog_v2", a.level);

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <string>
 
+#include "ops/direct.hpp"
+
 #include "ops/mla_prolog_v3/door.hpp"
 
 namespace dsakit {
@@ -141,7 +143,7 @@ void infer(const MlaPrologV3Args& a, MlaPrologV3Outs& o) {
   fill(o, outs_of(a, check_inputs(check, Form::v3, a, Tensors::inputs<MlaPrologV3Outs>(a))));
 }
 
-void mla_prolog_v3(const MlaPrologV3Args& a, const MlaPrologV3Outs& o, Context& context) {
+void direct::mla_prolog_v3(const MlaPrologV3Args& a, const MlaPrologV3Outs& o, Context& context) {
   using namespace mla_prolog_v3_op;
   const Problem problem = check(a, o);
   const Check check("mla_prolog_v3", a.level);

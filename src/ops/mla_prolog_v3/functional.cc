@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/mla_prolog_v3/door.hpp"
 
+#include "ops/direct.hpp"
+
 namespace dsakit {
 namespace mla_prolog_v3_op {
 namespace {
@@ -53,8 +55,8 @@ void infer(const MlaPrologV3FunctionalArgs& a, MlaPrologV3FunctionalOuts& o) {
   if (!o.kr_cache_out) o.kr_cache_out = wanted.kr_cache_out;
 }
 
-void mla_prolog_v3_functional(const MlaPrologV3FunctionalArgs& a, const MlaPrologV3FunctionalOuts& o,
-                              Context& context) {
+void direct::mla_prolog_v3_functional(const MlaPrologV3FunctionalArgs& a, const MlaPrologV3FunctionalOuts& o,
+                                      Context& context) {
   using namespace mla_prolog_v3_op;
   const Problem problem = check(a, o);
   const Check check("mla_prolog_v3_functional", a.level);

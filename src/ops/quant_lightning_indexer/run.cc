@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/panel.hpp"
+#include "ops/direct.hpp"
 #include "ops/indexer/run.hpp"
 #include "ops/quant_lightning_indexer/problem.hpp"
 
@@ -164,7 +165,8 @@ class DeviceScorer {
 
 }  // namespace
 
-void run(const QuantLightningIndexerArgs& args, const QuantLightningIndexerOuts& outs, std::uint64_t* candidates, Context& context) {
+void run(const QuantLightningIndexerArgs& args, const QuantLightningIndexerOuts& outs, std::uint64_t* candidates,
+         Context& context) {
   QuantLightningIndexerOuts given = outs;
   Problem p = check(args, given, false, context.check_values());
   p.candidates = candidates;
@@ -175,7 +177,8 @@ void run(const QuantLightningIndexerArgs& args, const QuantLightningIndexerOuts&
 
 }  // namespace quant_lightning_indexer_op
 
-void quant_lightning_indexer(const QuantLightningIndexerArgs& args, const QuantLightningIndexerOuts& outs, Context& context) {
+void direct::quant_lightning_indexer(const QuantLightningIndexerArgs& args, const QuantLightningIndexerOuts& outs,
+                                     Context& context) {
   quant_lightning_indexer_op::run(args, outs, nullptr, context);
 }
 

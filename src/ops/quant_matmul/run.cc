@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "ops/convert.hpp"
+#include "ops/direct.hpp"
 #include "ops/door.hpp"
 #include "ops/products.hpp"
 #include "ops/quant_matmul/problem.hpp"
@@ -73,7 +74,7 @@ void run(Call& call, const Problem& p, const CodeProduct& product) {
 
 }  // namespace
 
-void quant_matmul(const QuantMatmulArgs& a, const QuantMatmulOuts& o, Context& context) {
+void direct::quant_matmul(const QuantMatmulArgs& a, const QuantMatmulOuts& o, Context& context) {
   const Problem problem = check(a, o);
   if (context.check_values()) check_finite(Check("quant_matmul", a.level), Tensors::inputs<QuantMatmulOuts>(a));
   const CodeProduct product{problem.x1, problem.x2, problem.rows};

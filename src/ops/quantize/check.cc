@@ -2,6 +2,7 @@
 #include <cmath>
 #include <string>
 
+#include "ops/direct.hpp"
 #include "ops/quantize/problem.hpp"
 #include "ops/row_operator.hpp"
 
@@ -135,7 +136,7 @@ void infer(const QuantizeArgs& a, QuantizeOuts& o) {
   if (!o.y) o.y = quantize_op::wanted(a);
 }
 
-void quantize(const QuantizeArgs& a, const QuantizeOuts& o, Context& context) {
+void direct::quantize(const QuantizeArgs& a, const QuantizeOuts& o, Context& context) {
   using namespace quantize_op;
   const Problem problem = check(a, o);
   if (context.check_values()) check_values(a);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dsakit/rms_norm.hpp"
 
+#include "ops/direct.hpp"
 #include "ops/rms_norm/problem.hpp"
 
 namespace dsakit {
@@ -24,7 +25,7 @@ void infer(const RmsNormArgs& a, RmsNormOuts& o) {
   if (!o.rstd) o.rstd = wanted_rstd(inputs_of(a));
 }
 
-void rms_norm(const RmsNormArgs& a, const RmsNormOuts& o, Context& context) {
+void direct::rms_norm(const RmsNormArgs& a, const RmsNormOuts& o, Context& context) {
   const rms_norm_op::Problem problem = check(a, o);
   if (context.check_values()) check_finite(Check("rms_norm", a.level), Tensors::inputs<RmsNormOuts>(a));
   Call call(context, "rms_norm", [&](int threads) { return rms_norm_op::workspace(problem, threads); });

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "dsakit/rotary_mul.hpp"
+#include "ops/direct.hpp"
 #include "ops/rotation/problem.hpp"
 #include "ops/row_operator.hpp"
 
@@ -58,7 +59,7 @@ void infer(const RotaryMulArgs& a, RotaryMulOuts& o) {
   if (!o.y) o.y = like(a.x, a.x.dtype);
 }
 
-void rotary_mul(const RotaryMulArgs& a, const RotaryMulOuts& o, Context& context) {
+void direct::rotary_mul(const RotaryMulArgs& a, const RotaryMulOuts& o, Context& context) {
   const rotation::Problem problem = check(a, o);
   if (context.check_values()) check_finite(Check("rotary_mul", a.level), Tensors::inputs<RotaryMulOuts>(a));
   Call call(context, "rotary_mul", [&](int threads) { return rotation::workspace(problem, threads); });

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/scatter_nd_update/problem.hpp"
 
+#include "ops/direct.hpp"
+
 namespace dsakit {
 namespace {
 
@@ -22,13 +24,14 @@ void run(Call& call, const Problem& p) {
 
 }  // namespace
 
-void scatter_nd_update_(const ScatterNdUpdateInPlaceArgs& a, const ScatterNdUpdateInPlaceOuts& o, Context& context) {
+void direct::scatter_nd_update_(const ScatterNdUpdateInPlaceArgs& a, const ScatterNdUpdateInPlaceOuts& o,
+                                Context& context) {
   const Problem problem = scatter_nd_update_op::check(a, o);
   Call call(context, "scatter_nd_update_", std::size_t(0));
   run(call, problem);
 }
 
-void scatter_nd_update(const ScatterNdUpdateArgs& a, const ScatterNdUpdateOuts& o, Context& context) {
+void direct::scatter_nd_update(const ScatterNdUpdateArgs& a, const ScatterNdUpdateOuts& o, Context& context) {
   const Problem problem = scatter_nd_update_op::check(a, o);
   Call call(context, "scatter_nd_update", std::size_t(0));
   run(call, problem);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/scatter_pa_kv_cache/problem.hpp"
 
+#include "ops/direct.hpp"
+
 namespace dsakit {
 namespace {
 
@@ -79,14 +81,14 @@ void run(Call& call, const Problem& p) {
 
 }  // namespace
 
-void scatter_pa_kv_cache(const ScatterPaKvCacheArgs& a, const ScatterPaKvCacheOuts& o, Context& context) {
+void direct::scatter_pa_kv_cache(const ScatterPaKvCacheArgs& a, const ScatterPaKvCacheOuts& o, Context& context) {
   const Problem problem = check(a, o);
   Call call(context, "scatter_pa_kv_cache", std::size_t(0));
   run(call, problem);
 }
 
-void scatter_pa_kv_cache_functional(const ScatterPaKvCacheFunctionalArgs& a, const ScatterPaKvCacheFunctionalOuts& o,
-                                    Context& context) {
+void direct::scatter_pa_kv_cache_functional(const ScatterPaKvCacheFunctionalArgs& a,
+                                            const ScatterPaKvCacheFunctionalOuts& o, Context& context) {
   const Problem problem = check(a, o);
   Call call(context, "scatter_pa_kv_cache_functional", std::size_t(0));
   run(call, problem);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dsakit/sparse_flash_attention.hpp"
 #include "ops/attention/sparse.hpp"
+#include "ops/direct.hpp"
 #include "ops/sparse_attention/problem.hpp"
 
 namespace dsakit {
 
-void sparse_flash_attention(const SparseFlashAttentionArgs& args, const SparseFlashAttentionOuts& outs,
-                            Context& context) {
+void direct::sparse_flash_attention(const SparseFlashAttentionArgs& args, const SparseFlashAttentionOuts& outs,
+                                    Context& context) {
   SparseFlashAttentionOuts given = outs;
   attention::sparse::run("sparse_flash_attention", sparse_attention::check(args, given, false, context.check_values()),
                          context);

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/store_kv_block/problem.hpp"
 
+#include "ops/direct.hpp"
+
 namespace dsakit {
 
-void store_kv_block_metadata(const StoreKvBlockMetadataArgs& a, const StoreKvBlockMetadataOuts& o, Context& context) {
+void direct::store_kv_block_metadata(const StoreKvBlockMetadataArgs& a, const StoreKvBlockMetadataOuts& o,
+                                     Context& context) {
   const store_kv_block_op::Runs p = store_kv_block_op::check(a, o);
   Call call(context, "store_kv_block_metadata", std::size_t(0));
   std::int64_t runs = 0;
@@ -18,7 +21,7 @@ void store_kv_block_metadata(const StoreKvBlockMetadataArgs& a, const StoreKvBlo
   call.finish();
 }
 
-void store_kv_block(const StoreKvBlockArgs& a, const StoreKvBlockOuts& o, Context& context) {
+void direct::store_kv_block(const StoreKvBlockArgs& a, const StoreKvBlockOuts& o, Context& context) {
   const store_kv_block_op::Problem p = store_kv_block_op::check(a, o);
   Call call(context, "store_kv_block", std::size_t(0));
   const BlockCopy copy(p.cache.tensor, p.cache.tensor.rank - p.cache.row_axes, p.rows, 1);

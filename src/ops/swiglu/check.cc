@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
 
+#include "ops/direct.hpp"
 #include "ops/row_operator.hpp"
 #include "ops/swiglu/problem.hpp"
 
@@ -59,7 +60,7 @@ void infer(const SwigluArgs& a, SwigluOuts& o) {
   if (!o.y) o.y = swiglu_op::wanted(a, axis);
 }
 
-void swiglu(const SwigluArgs& a, const SwigluOuts& o, Context& context) {
+void direct::swiglu(const SwigluArgs& a, const SwigluOuts& o, Context& context) {
   const swiglu_op::Problem problem = swiglu_op::check(a, o);
   if (context.check_values()) check_finite(Check("swiglu", a.level), Tensors::inputs<SwigluOuts>(a));
   Call call(context, "swiglu", std::size_t(0));

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "ops/convert.hpp"
+#include "ops/direct.hpp"
 #include "ops/door.hpp"
 #include "ops/products.hpp"
 #include "ops/transpose_batchmatmul/problem.hpp"
@@ -39,11 +40,13 @@ void run(const Args& a, const Outs& o, Context& context, const char* op, const c
 
 }  // namespace
 
-void transpose_batchmatmul(const TransposeBatchmatmulArgs& a, const TransposeBatchmatmulOuts& o, Context& context) {
+void direct::transpose_batchmatmul(const TransposeBatchmatmulArgs& a, const TransposeBatchmatmulOuts& o,
+                                   Context& context) {
   run(a, o, context, "transpose_batchmatmul", "weight");
 }
 
-void batch_matmul_transpose(const BatchMatmulTransposeArgs& a, const BatchMatmulTransposeOuts& o, Context& context) {
+void direct::batch_matmul_transpose(const BatchMatmulTransposeArgs& a, const BatchMatmulTransposeOuts& o,
+                                    Context& context) {
   run(a, o, context, "batch_matmul_transpose", "tensor_b");
 }
 

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <atomic>
+#include <exception>
+#include <memory>
+
+#include "debug/arguments.hpp"
+#include "dsakit/context.hpp"
+#include "dsakit/error.hpp"
+
+// Who looks at calls from outside: at the outermost operator, whatever face it came through.
+namespace dsakit::debug {
+
+/// One call while it runs, as somebody looks at it. None of it throws: no call fails because it is watched.
+class WatchedCall {
+ public:
+  virtual ~WatchedCall() = default;
+  /// It has returned, or was refused or interrupted.
+  virtual void end(const Error* refusal, double seconds) noexcept = 0;
+};
+
+class Watcher {
+ public:
+  virtual ~Watcher() = default;
+  /// In front of a call; null: it is of no interest.
+  virtual std::unique_ptr<WatchedCall> begin(const Arguments&, Context&) noexcept = 0;
+};
+
+/// More than 0 while somebody watches, or until the environment has been asked whether anybody does.
+extern std::atomic<int> watched;
+
+void add_watcher(std::shared_ptr<Watcher>);
+void remove_watcher(const Watcher*);
+
+/// A call for those who watch it now.
+class Watch {
+ public:
+  Watch(const Arguments&, Context&) noexcept;
+  void end(const Error* refusal) noexcept;
+
+ private:
+  std::vector<std::pair<std::shared_ptr<Watcher>, std::unique_ptr<WatchedCall>>> calls_;
+  double start_ = 0;
+};
+
+}  // namespace dsakit::debug
