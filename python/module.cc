@@ -62,7 +62,8 @@ nb::dict info() {
   d["same_products"] = c.same_products();
   d["workspace_bytes"] = c.workspace_bytes();
   nb::dict environment;
-  for (const char* name : {"DSAKIT_NUM_THREADS", "OMP_NUM_THREADS", "DSAKIT_ISA", "DSAKIT_CHECK", "DSAKIT_MEM_LIMIT"})
+  for (const char* name : {"DSAKIT_NUM_THREADS", "OMP_NUM_THREADS", "DSAKIT_ISA", "DSAKIT_CHECK", "DSAKIT_MEM_LIMIT",
+                           "DSAKIT_CAPTURE", "DSAKIT_VERBOSE"})
     if (const char* value = std::getenv(name)) environment[name] = nb::steal(PyUnicode_DecodeFSDefault(value));
   d["environment"] = environment;
   return d;

@@ -12,6 +12,7 @@
 
 #include "arrays.hpp"
 #include "core/check.hpp"
+#include "debug/watch.hpp"
 #include "dsakit/dsakit.hpp"
 #include "module.hpp"
 #include "ops/describe.hpp"
@@ -135,10 +136,10 @@ void issue_warnings() {
 struct ShapesOnly {};
 
 /// One call: Python objects in the order of the slots -> results in the order of the members of Outs. `op`: the name
-/// in refusals of Python's own. ShapesOnly: tensors come as (shape, strides, dtype), and so do results; None is one
-/// that is an argument.
+/// in refusals of Python's own. `watched`: the operator, for whoever watches its calls, or null. ShapesOnly: tensors
+/// come as (shape, strides, dtype), and so do results; None is one that is an argument.
 template <class Args, class Outs, class Run>
-nb::object call(const char* op, const nb::tuple& values, Run run) {
+nb::object call(const char* op, const char* watched, const nb::tuple& values, Run run) {
   constexpr bool kShapesOnly = std::is_same_v<Run, ShapesOnly>;
   const std::vector<Slot>& slots = slots_of<Args, Outs>();
   auto given = [&](std::size_t i) { return PyTuple_GET_ITEM(values.ptr(), Py_ssize_t(i)); };
@@ -178,7 +179,10 @@ nb::object call(const char* op, const nb::tuple& values, Run run) {
       ++i;
     }
   });
-  if (!complete) infer(std::as_const(args), outs);  // takes less than letting the GIL go
+  if (!complete) {  // takes less than letting the GIL go
+    if (watched) debug::infer_of_call(watched, std::as_const(args), outs, context());
+    else infer(std::as_const(args), outs);
+  }
 
   struct Result {
     int place;
@@ -227,9 +231,9 @@ nb::object call(const char* op, const nb::tuple& values, Run run) {
 
 /// The same under the name that the caller called: what the library refuses as `op` is refused as `spelling`.
 template <class Args, class Outs, class Run>
-nb::object call(const char* op, const nb::tuple& values, const char* spelling, Run run) {
+nb::object call(const char* op, const nb::tuple& values, const char* spelling, Run run, const char* watched = nullptr) {
   try {
-    return call<Args, Outs>(spelling, values, run);
+    return call<Args, Outs>(spelling, watched, values, run);
   } catch (const Error& e) {
     if (e.op != op) throw;
     throw Error(e.status, spelling, e.parameter, e.position, e.got, e.wanted, e.why, e.reason);
@@ -252,9 +256,10 @@ int repetitions = 1;  // of the work of each call: scripts/bench_python.py tells
 template <class Args, class Outs, class Fast, class Reference>
 void bind(nb::module_& m, const char* name, Fast fast, Reference reference) {
   auto straight = [=](const nb::tuple& values, const char* spelling) {
-    auto results = call<Args, Outs>(name, values, spelling, [=](const Args& a, const Outs& o) {
+    const auto run = [=](const Args& a, const Outs& o) {
       for (int i = 0; i < repetitions; ++i) fast(a, o);
-    });
+    };
+    auto results = call<Args, Outs>(name, values, spelling, run, name);
     issue_warnings();  // not of the reference, which needs no context
     return results;
   };

@@ -127,6 +127,12 @@ struct DiffOptions {
 };
 int diff(const DiffOptions&);
 
+struct VerboseOptions {
+  std::string log{};  // what DSAKIT_VERBOSE wrote
+  bool json = false;
+};
+int verbose(const VerboseOptions&);
+
 /// The folder of the small trained model, beside the program or above it.
 std::string small_model();
 

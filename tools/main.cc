@@ -260,6 +260,12 @@ int main(int argc, char** argv) {
   diff_command->add_flag("--quiet", diff_options.quiet, "The verdict alone");
   diff_command->footer("Examples:\n  dsakit diff dump\n  dsakit diff w8a8 bf16");
 
+  VerboseOptions verbose_options;
+  auto* verbose_command = app.add_subcommand("verbose", "Sum up what DSAKIT_VERBOSE wrote");
+  verbose_command->add_option("LOG", verbose_options.log, "A file of its lines; others are passed over")->required();
+  verbose_command->add_flag("--json", verbose_options.json, "Machine-readable");
+  verbose_command->footer("Examples:\n  DSAKIT_VERBOSE=calls.csv python serve.py\n  dsakit verbose calls.csv");
+
   if (const int status = refuse_unknown(app, argc > 1 ? argv[1] : ""); status != 0) return status;
   try {
     app.parse(argc, argv);
@@ -276,6 +282,7 @@ int main(int argc, char** argv) {
 #ifdef DSAKIT_BENCH
     if (*bench_command) return bench(bench_options);
 #endif
+    if (*verbose_command) return verbose(verbose_options);
     if (*diff_command) return diff(diff_options);
     if (*check_command) return check(check_options);
     if (*replay_command) return replay(replay_options);

@@ -80,7 +80,10 @@ class Binding {
       if (!field.has_member()) without_member(field);
       else given_.push_back({std::size_t(place.parameter), place.element, key, origin_of(case_, key)});
     }
-    for (const Given& g : given_) slot(g) = tensor_of(g);
+    for (const Given& g : given_) {
+      bound_.memory.push_back(case_.tensors.find(g.origin.key)->second);  // whatever becomes of the case
+      slot(g) = tensor_of(g);
+    }
   }
 
   Tensor& slot(const Given& g) {

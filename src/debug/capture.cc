@@ -379,7 +379,7 @@ CaptureOptions options_of(const std::string& text) {
 
 }  // namespace
 
-void watch_as_environment_says() {
+void capture_as_environment_says() {
   const char* text = std::getenv("DSAKIT_CAPTURE");
   if (!text || !*text) return;
   try {

@@ -28,6 +28,17 @@ int position_of(std::string_view text) {
   return error == std::errc() && end == text.data() + text.size() ? value : -1;
 }
 
+/// The parameter of a result by its place; of operators without results by that of what they update, which some faces
+/// return.
+int result_at(const Operator& op, int position) {
+  const bool none = op.results().empty();
+  for (std::size_t i = 0; i < op.parameters.size(); ++i) {
+    const Parameter& p = op.parameters[i];
+    if (none ? p.field.is_written() && position-- == 0 : p.result == position) return int(i);
+  }
+  return -1;
+}
+
 bool is_argument(const Parameter& p) { return p.field.role != Role::out; }
 
 }  // namespace
@@ -101,8 +112,7 @@ std::optional<Place> place_of(const Operator& op, std::string_view group, std::s
   const bool results = group == "out" || group == "ref";
   int position = position_of(head);
   if (position >= 0 && results) {
-    for (std::size_t i = 0; i < op.parameters.size(); ++i)
-      if (op.parameters[i].result == position) place.parameter = int(i);
+    place.parameter = result_at(op, position);
   } else if (position >= 0) {
     for (std::size_t i = 0; i < op.parameters.size() && place.parameter < 0; ++i)
       if (is_argument(op.parameters[i]) && position-- == 0) place.parameter = int(i);
@@ -113,8 +123,7 @@ std::optional<Place> place_of(const Operator& op, std::string_view group, std::s
   if (place.parameter < 0) return {};
   const Parameter& p = op.parameters[std::size_t(place.parameter)];
   const Role role = p.field.role;
-  const bool fits = group == "out"            ? role == Role::out
-                    : results                 ? p.field.is_written()
+  const bool fits = results                   ? p.field.is_written()
                     : role == Role::attribute ? group == "attributes"
                                               : role != Role::out;
   if (!fits || (p.list != (place.element >= 0) && group != "attributes")) return {};

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "debug/watch.hpp"
 #include "dsakit/dsakit.hpp"
-#include "ops/describe_text.hpp"
 #include "ops/direct.hpp"
 
 // The operators of the public headers: every face comes through here, and whoever watches calls sees them here.

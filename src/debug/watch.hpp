@@ -7,6 +7,7 @@
 #include "debug/arguments.hpp"
 #include "dsakit/context.hpp"
 #include "dsakit/error.hpp"
+#include "ops/describe_text.hpp"
 
 // Who looks at calls from outside: at the outermost operator, whatever face it came through.
 namespace dsakit::debug {
@@ -42,5 +43,17 @@ class Watch {
   std::vector<std::pair<std::shared_ptr<Watcher>, std::unique_ptr<WatchedCall>>> calls_;
   double start_ = 0;
 };
+
+/// infer() in front of a call: what it refuses is a refusal of the call, to be seen too. `op`: of ops.inc.
+template <class Args, class Outs>
+void infer_of_call(const char* op, const Args& args, Outs& outs, Context& context) {
+  try {
+    infer(args, outs);
+  } catch (const Error& e) {
+    if (watched.load(std::memory_order_relaxed) != 0)
+      Watch(arguments_of(*find_operator(op), args, outs), context).end(&e);
+    throw;
+  }
+}
 
 }  // namespace dsakit::debug

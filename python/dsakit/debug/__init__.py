@@ -7,5 +7,6 @@ for difference in case.compare(run): print(difference)
 """
 
 from .case import Case, Comparison, Run, rules, spellings
+from .importing import export_case, import_cases
 
-__all__ = ["Case", "Comparison", "Run", "rules", "spellings"]
+__all__ = ["Case", "Comparison", "Run", "export_case", "import_cases", "rules", "spellings"]

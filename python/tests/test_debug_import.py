@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cases from what other tools wrote."""
+
+import json
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import dsakit
+from dsakit import debug
+from dsakit.debug.__main__ import main
+from dsakit.debug.importing import export_case, import_cases
+
+torch = pytest.importorskip("torch")
+CALL = "torch_npu.npu_rms_norm"
+X = np.arange(12, dtype=np.float32).reshape(3, 4) - 5
+GAMMA = np.ones(4, np.float32)
+
+
+def agrees(case):
+    found = case.compare(case.run())
+    return bool(found) and all(c.equal for c in found)
+
+
+@pytest.mark.parametrize("form", ["dict", "list", "call"])
+def test_pt_files(form, tmp_path):
+    x, gamma, results = torch.from_numpy(X), torch.from_numpy(GAMMA), dsakit.rms_norm(X, GAMMA)
+    outputs = [torch.from_numpy(r) for r in results]
+    value = {
+        "dict": {"x": x, "gamma": gamma, "epsilon": 1e-6},
+        "list": [x, gamma, 1e-6],
+        "call": {"args": [x], "kwargs": {"gamma": gamma}, "outputs": outputs},
+    }[form]
+    torch.save(value, tmp_path / "a.pt")
+    file = tmp_path / "a.safetensors"
+    assert main(["import", str(tmp_path / "a.pt"), "--call", CALL, "--map", "x=self", "-o", str(file)]) == 0
+    case = debug.Case.load(file)
+    np.testing.assert_array_equal(case.run().results["out.y"], results[0])
+    assert form != "call" or agrees(case)
+
+
+class Anything:
+    pass
+
+
+def test_a_pickle_of_anything_else_is_refused(tmp_path, capsys):
+    torch.save({"self": Anything()}, tmp_path / "a.pt")
+    assert main(["import", str(tmp_path / "a.pt"), "--call", CALL, "-o", str(tmp_path / "a.safetensors")]) == 3
+    assert "x.cpu()" in capsys.readouterr().err and not (tmp_path / "a.safetensors").exists()
+
+
+def test_folders_come_back_as_they_went(tmp_path):
+    case = debug.Case(CALL, {"epsilon": 1e-5})
+    case["in.0"], case["in.gamma"] = X.astype(ml_dtypes.bfloat16), GAMMA.astype(ml_dtypes.bfloat16)
+    case["out.0"] = case.run().results["out.y"]
+    case.set_metadata("where", '{"step": 3}')
+    export_case(case, tmp_path / "folder")
+    (back,) = import_cases(tmp_path / "folder")
+    assert back.keys() == case.keys() and back.where == {"step": 3} and agrees(back)
+    np.testing.assert_array_equal(back["in.0"].view(np.uint16), case["in.0"].view(np.uint16))
+
+
+def test_raw_bytes_and_bare_names(tmp_path):
+    np.save(tmp_path / "gamma.npy", GAMMA)
+    X.tofile(tmp_path / "self.bin")
+    with pytest.raises(dsakit.Error, match="raw bytes"):
+        import_cases(tmp_path, CALL)
+    about = {"call": CALL, "dtypes": {"self": "float32"}, "shapes": {"self": [3, 4]}}
+    (tmp_path / "case.json").write_text(json.dumps(about))
+    (case,) = import_cases(tmp_path)
+    np.testing.assert_array_equal(case["in.self"], X)
+    np.save(tmp_path / "in.epsilon.npy", np.array([object()]), allow_pickle=True)
+    with pytest.raises(ValueError):
+        import_cases(tmp_path)
+
+
+def test_a_dump_of_msprobe(tmp_path):
+    folder = tmp_path / "step2" / "rank1"
+    (folder / "dump_tensor_data").mkdir(parents=True)
+    y, rstd = dsakit.rms_norm(X, GAMMA)
+
+    def saved(name, array):
+        torch.save(torch.from_numpy(array), folder / "dump_tensor_data" / name)
+        return {"type": "torch.Tensor", "data_name": name}
+
+    key = "NPU.npu_rms_norm.0.forward"
+    entry = {
+        "input_args": [
+            saved(f"{key}.input.0.pt", X),
+            saved(f"{key}.input.1.pt", GAMMA),
+            {"type": "float", "value": 1e-6},
+        ],
+        "input_kwargs": {},
+        "output": [saved(f"{key}.output.0.pt", y), saved(f"{key}.output.1.pt", rstd)],
+    }
+    data = {"Functional.linear.0.forward": {}, key: entry, "NPU.npu_rms_norm.0.backward": {}}
+    (folder / "dump.json").write_text(json.dumps({"task": "tensor", "data": data}))
+    assert main(["import", str(tmp_path), "-o", str(tmp_path / "cases")]) == 0
+    case = debug.Case.load(tmp_path / "cases" / "000001-rms_norm.safetensors")
+    assert case.call == CALL and case.where == {"sequence": 1, "step": 2, "rank": 1} and agrees(case)
