@@ -78,10 +78,15 @@ struct Row {
   std::optional<Case> b;
   Own own_a, own_b;
   std::optional<double> inputs, outputs;
+  double before = 0;  // the largest distance of all calls in front
+  bool is_first = false;
 
   bool departs() const { return !own_a.holds || !own_b.holds; }
   double factor() const { return outputs && inputs && *inputs > 0 ? *outputs / *inputs : 0; }
-  bool jumps() const { return outputs && *outputs > 0 && inputs && (*inputs == 0 || factor() >= kJump); }
+  bool outputs_jump() const { return outputs && *outputs > 0 && inputs && (*inputs == 0 || factor() >= kJump); }
+  /// Further apart than anything that was computed before: something between the calls wrote them.
+  bool inputs_jump() const { return inputs && *inputs > 0 && !is_first && *inputs >= kJump * before; }
+  bool jumps() const { return outputs_jump() || inputs_jump(); }
 };
 
 /// By operator, layer, step and how often that has come.
@@ -115,6 +120,9 @@ std::vector<Row> rows_of(const DiffOptions& options) {
       row.own_b = own_of(*row.b);
     }
     row.own_a = own_of(row.a);
+    row.is_first = rows.empty();
+    if (!rows.empty())
+      row.before = std::max({rows.back().before, rows.back().inputs.value_or(0), rows.back().outputs.value_or(0)});
     rows.push_back(std::move(row));
   }
   return rows;
@@ -123,6 +131,7 @@ std::vector<Row> rows_of(const DiffOptions& options) {
 std::string note_of(const Row& row, const Row* first) {
   if (!row.own_a.holds) return "first departing output: " + row.own_a.first;
   if (!row.own_b.holds) return "first departing output of B: " + row.own_b.first;
+  if (row.b && &row == first && row.inputs_jump()) return "inputs written between the calls";
   if (row.b && &row == first && row.factor() > 0) return fmt::format("x {:.0f}", row.factor());
   return first && &row > first && (!row.b || row.outputs.value_or(0) > 0) ? "inherited" : "";
 }
@@ -146,22 +155,30 @@ int diff(const DiffOptions& options) {
   const Row* first = departs ? departs : jumps;
   const std::string verdict = departs ? "operator" : !two || equal ? "agrees" : "undecided";
   std::string said = two ? "all outputs are equal" : "every result follows from its own inputs";
-  if (departs) said = fmt::format("{} does not follow from its own inputs", departs->a.name);
-  else if (jumps) said = fmt::format("first jump at {}, {}", jumps->a.name, jumps->a.op().name);
+  const auto call = [](const Row& row) {
+    return fmt::format("call {}, {}", label_text(row.a, "sequence"), row.a.op().name);
+  };
+  if (departs) said = fmt::format("{} does not follow from its own inputs", call(*departs));
+  else if (jumps && !jumps->outputs_jump())
+    said = fmt::format("inputs of {}, were written between the calls", call(*jumps));
+  else if (jumps) said = fmt::format("first jump at {}", call(*jumps));
   else if (!equal) said = fmt::format("outputs differ, and none by {} times more than its inputs", kJump);
 
   ordered_json calls = ordered_json::array();
-  std::string table = fmt::format("  {:<52} {:>5} {:>5}  {}\n", "call", "step", "layer",
+  std::string table = fmt::format("  {:>6}  {:<34} {:>4} {:>5}  {}\n", "call", "operator", "step", "layer",
                                   two ? "inputs   outputs  own A  own B" : "own");
   for (const Row& row : rows) {
     const auto word = [](const Own& own) { return own.holds ? "yes" : "no"; };
     const std::string note = note_of(row, first);
-    table += fmt::format("  {:<52} {:>5} {:>5}  ", row.a.name, label_text(row.a, "step"), label_text(row.a, "layer"));
+    table += fmt::format("  {:>6}  {:<34} {:>4} {:>5}  ", label_text(row.a, "sequence"), row.a.op().name,
+                         label_text(row.a, "step"), label_text(row.a, "layer"));
     if (two)
       table += fmt::format("{:<8} {:<8} {:<6} {:<6}", distance_text(row.inputs), distance_text(row.outputs),
                            word(row.own_a), word(row.own_b));
     else table += fmt::format("{:<4}", word(row.own_a));
-    table += " " + note + "\n";
+    table += " " + note;
+    table.erase(table.find_last_not_of(' ') + 1);
+    table += "\n";
     ordered_json one = {{"file", row.file}, {"operator", row.a.op().name}, {"own", row.own_a.holds}, {"note", note}};
     if (two)
       one.update({{"own_other", row.own_b.holds},

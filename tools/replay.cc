@@ -34,7 +34,7 @@ class Run {
   std::string text() const {
     const double ms = json_["milliseconds"];
     const std::string where = reference_ ? "reference" : fmt::format("{} x {}", context_.isa(), context_.threads());
-    return fmt::format("{:<14} {:>10.3f} ms  {}", where, ms, text_);
+    return fmt::format("{:<14} {:>10.3f} ms  {}", where, ms, text_) + below_;
   }
 
  private:
@@ -55,10 +55,9 @@ class Run {
     for (const Pair& pair : pairs) {
       const Bits bits = pair.mismatch.empty() ? compare_bits(pair, nan_fails(c)) : Bits{1, 1, -1};
       ordered_json one = {{"name", pair.key}, {"elements", bits.elements}, {"different", bits.different}};
-      std::string said = fmt::format("{} equal ({})", pair.key, bits.elements);
-      if (!bits.equal()) said = different(c, pair, one);
+      if (bits.equal()) text_ += fmt::format("{}{} equal ({})", text_.empty() ? "" : "; ", pair.key, bits.elements);
+      else below_ += "\n      " + different(c, pair, one);
       json_["outputs"].push_back(std::move(one));
-      text_ += (text_.empty() ? "" : "; ") + said;
     }
   }
 
@@ -78,7 +77,7 @@ class Run {
 
   Context context_;
   bool reference_, agrees_ = true;
-  std::string text_;
+  std::string text_, below_;
   ordered_json json_;
 };
 

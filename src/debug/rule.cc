@@ -205,7 +205,8 @@ Finding ascend_community(const Data& d, const Figures& f) {
                    : d.dtype == DType::f8_e4m3 ? 0x1p-3
                    : d.dtype == DType::f8_e5m2 ? 0x1p-2
                                                : 0;
-  const bool passes = f.nonfinite == 0 && (t == 0 ? f.equal == f.elements : f.mere < t && f.mare < 10 * t);
+  if (t == 0) return equality(d, f);
+  const bool passes = f.nonfinite == 0 && f.mere < t && f.mare < 10 * t;
   return finding(d, f, passes, text("MERE %.3g, below %.3g; MARE %.3g, below %.3g", f.mere, t, f.mare, 10 * t));
 }
 
