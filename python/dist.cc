@@ -19,12 +19,17 @@ namespace {
 
 using Sizes = std::vector<std::size_t>;
 
-Error error_of(const nb::python_error& e) {
+/// Of what a carrier raised; `ranks` of it are missing.
+Error error_of(const nb::python_error& e, const char* name, std::int64_t number) {
   if (e.matches(PyExc_KeyboardInterrupt))
     return Error(Status::interrupted, "group", "exchange", "", "is interrupted", "");
   const std::string what = nb::cast<std::string>(nb::str(e.value()));
-  const std::string name = nb::cast<std::string>(e.type().attr("__name__"));
-  return Error(Status::peer_failed, "group", "carrier", "", "raised " + name, "an exchange of all ranks", what);
+  std::vector<int> ranks;
+  if (nb::try_cast(nb::getattr(e.value(), "ranks", nb::none()), ranks) && !ranks.empty())
+    return peers_missing(name, number, ranks, 0, what);
+  const std::string type = nb::cast<std::string>(e.type().attr("__name__"));
+  return Error(Status::peer_failed, "group", name + (" " + std::to_string(number)), "", "raised " + type, "all ranks",
+               what);
 }
 
 /// Where the exchanges of a carrier in Python are asked for: under the GIL, and never again after one has failed.
@@ -39,13 +44,13 @@ struct Carrier {
   }
 
   template <class F>
-  auto ask(F f) {
+  auto ask(const char* name, std::int64_t number, F f) {
     if (*death) throw **death;
     nb::gil_scoped_acquire hold;
     try {
       return f();
     } catch (const nb::python_error& e) {
-      *death = error_of(e);
+      *death = error_of(e, name, number);
       throw **death;
     }
   }
@@ -73,10 +78,10 @@ class PythonPending : public Pending {
   }
 
   bool poll() override {
-    return done_ || (carrier_->ask([&] { return nb::cast<bool>(work_.attr("poll")()); }) && end());
+    return done_ || (carrier_->ask(name_, number_, [&] { return nb::cast<bool>(work_.attr("poll")()); }) && end());
   }
   void wait() override {
-    if (!done_) carrier_->ask([&] { work_.attr("wait")(); }), end();
+    if (!done_) carrier_->ask(name_, number_, [&] { work_.attr("wait")(); }), end();
   }
 
  private:
@@ -126,7 +131,7 @@ class PythonGroup : public Group {
   std::unique_ptr<Group> split(int colour, int key) override {
     if (colour < 0)
       throw Error(Status::invalid_argument, "split", "colour", "", "is " + std::to_string(colour), "0 or above");
-    return carrier_->ask([&] {
+    return carrier_->ask("split", ++splits_, [&] {
       return std::make_unique<PythonGroup>(carrier_->object.attr("split")(colour, key), carrier_->death);
     });
   }
@@ -141,11 +146,12 @@ class PythonGroup : public Group {
     if (*carrier_->death) throw **carrier_->death;
     const std::int64_t number = carrier_->sequence.begin(name);
     return carrier_->ask(
-        [&] { return std::make_unique<PythonPending>(carrier_, name, number, rank_, f(carrier_->object)); });
+        name, number, [&] { return std::make_unique<PythonPending>(carrier_, name, number, rank_, f(carrier_->object)); });
   }
 
   std::shared_ptr<Carrier> carrier_;
   int rank_, size_;
+  std::int64_t splits_ = 0;
 };
 
 /// What Python holds; empty after the thread whose rank it is has ended.

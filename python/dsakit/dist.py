@@ -12,13 +12,15 @@ import datetime
 import os
 import struct
 import sys
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 from ._core import Group, Pending, threads_as_ranks
 from .errors import raise_error, shown
 
-__all__ = ["Group", "Pending", "init", "threads"]
+__all__ = ["Group", "PeersMissing", "Pending", "init", "threads"]
 
 
 def init(group: Any = None, *, timeout: float = 20.0) -> Group:
@@ -31,7 +33,8 @@ def init(group: Any = None, *, timeout: float = 20.0) -> Group:
         split(colour, key)              another such object; ends with an exchange
         abort(exit_status, sentence)    ends all processes
 
-    A wait longer than `timeout` seconds is PEER_FAILED.
+    What they raise is PEER_FAILED; `ranks` of the exception, if it has them, are named as missing. So is a wait longer than
+    `timeout` seconds.
     """
     if isinstance(group, Group):
         return group
@@ -59,9 +62,17 @@ def threads(ranks: int, f: Callable[[Group], object], *, timeout: float = 20.0) 
     threads_as_ranks(ranks, f, timeout)
 
 
+class PeersMissing(RuntimeError):
+    """What a carrier raises that knows which ranks have not come."""
+
+    def __init__(self, sentence: str, ranks: list[int]) -> None:
+        super().__init__(sentence)
+        self.ranks = ranks
+
+
 class _Work:
-    def __init__(self, work: Any, timeout: datetime.timedelta, *tensors: Any) -> None:
-        self._work, self._timeout, self._tensors = work, timeout, tensors
+    def __init__(self, work: Any, carrier: _Torch, *tensors: Any) -> None:
+        self._work, self._carrier, self._tensors = work, carrier, tensors
 
     def poll(self) -> bool:
         if not self._work.is_completed():
@@ -70,7 +81,10 @@ class _Work:
         return True
 
     def wait(self) -> None:
-        self._work.wait(self._timeout)
+        try:
+            self._work.wait(datetime.timedelta(seconds=self._carrier.timeout))
+        except RuntimeError as e:
+            raise PeersMissing(" ".join(str(e).split()), self._carrier.missing()) from e
         self._tensors = ()
 
 
@@ -89,10 +103,13 @@ class _Torch:
         import torch
         import torch.distributed as dist
 
-        self._torch, self._dist, self._ranks, self._seconds = torch, dist, ranks, timeout
-        self._timeout = datetime.timedelta(seconds=timeout)
+        self._torch, self._dist, self._ranks, self.timeout = torch, dist, ranks, timeout
         self._group = dist.new_group(
-            ranks, timeout=self._timeout, backend="gloo", use_local_synchronization=True, sort_ranks=False
+            ranks,
+            timeout=datetime.timedelta(seconds=timeout),
+            backend="gloo",
+            use_local_synchronization=True,
+            sort_ranks=False,
         )
 
     def rank(self) -> int:
@@ -100,6 +117,27 @@ class _Torch:
 
     def size(self) -> int:
         return len(self._ranks)
+
+    def missing(self) -> list[int]:
+        """Ranks that do not answer a call of all within a second, by the store in which they met; [] if that is gone."""
+        silent: list[list[int]] = []
+
+        def call() -> None:
+            store = self._dist.PrefixStore("dsakit", self._dist.distributed_c10d._get_default_store())
+            store.set(str(self._dist.get_rank()), "here")
+            until = time.monotonic() + 1
+            while True:
+                rest = [rank for rank in self._ranks if not store.check([str(rank)])]
+                if not rest or time.monotonic() > until:
+                    silent.append(rest)
+                    return
+                time.sleep(0.01)
+
+        # Its process may be the one that is stopped, and then nothing limits the time.
+        thread = threading.Thread(target=call, daemon=True)
+        thread.start()
+        thread.join(2)
+        return silent[0] if silent else []
 
     def _tensor(self, view: memoryview) -> Any:
         torch = self._torch
@@ -111,7 +149,7 @@ class _Torch:
         sent, got = self._tensor(mine), self._tensor(all)
         if len(set(bytes_of_rank)) == 1:
             work = self._dist.all_gather_single(got, sent, group=self._group, async_op=True)
-            return _Work(work, self._timeout, sent, got)
+            return _Work(work, self, sent, got)
         return self._all_to_all(sent.repeat(self.size()), [len(mine)] * self.size(), got, bytes_of_rank)
 
     def all_to_all(self, mine: memoryview, to: list[int], got: memoryview, from_: list[int]) -> Any:
@@ -119,14 +157,14 @@ class _Torch:
 
     def _all_to_all(self, sent: Any, to: list[int], got: Any, from_: list[int]) -> Any:
         work = self._dist.all_to_all_single(got, sent, from_, to, group=self._group, async_op=True)
-        return _Work(work, self._timeout, sent, got)
+        return _Work(work, self, sent, got)
 
     def broadcast(self, bytes: memoryview, root: int) -> Any:
         if len(bytes) == 0:
             return _Done()
         all = self._tensor(bytes)
         work = self._dist.broadcast(all, self._ranks[root], group=self._group, async_op=True)
-        return _Work(work, self._timeout, all)
+        return _Work(work, self, all)
 
     def split(self, colour: int, key: int) -> _Torch:
         words = struct.Struct("<qq")
@@ -135,7 +173,7 @@ class _Torch:
         self.all_gather(mine, memoryview(all), [words.size] * self.size()).wait()
         of_rank = list(words.iter_unpack(all))
         members = sorted((r for r in range(self.size()) if of_rank[r][0] == colour), key=lambda r: of_rank[r][1])
-        part = _Torch([self._ranks[r] for r in members], self._seconds)
+        part = _Torch([self._ranks[r] for r in members], self.timeout)
         done = memoryview(bytearray(len(members)))
         part.all_gather(memoryview(bytearray(1)), done, [1] * len(members)).wait()
         return part

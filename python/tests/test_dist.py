@@ -3,6 +3,7 @@
 
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -73,6 +74,8 @@ def test_a_rank_that_fails_is_an_error_of_the_others(case, tmp_path):
         assert "nothing was wrong" not in said, out
         said = [line for line in said if line.startswith("PEER_FAILED")]
         assert len(said) == 2 and said[0] == said[1], out
+        if case != "dropped":  # that rank is there, and may answer
+            assert re.search(r"group: all_gather \d+ misses ranks? [\d, ]*2, wanted all ranks", said[0]), out
     if case == "dropped":
         assert "was dropped by rank 2 before it was done" in ended[2][0]
 
@@ -154,7 +157,9 @@ def test_what_a_carrier_raises_is_said_from_then_on():
 
     group = dsakit.dist.init(Broken())
     for call in (group.barrier, group.barrier, lambda: group.broadcast(bytearray(1), 0)):
-        with pytest.raises(dsakit.Error, match="raised OSError, wanted .*the cable is cut") as refused:
+        with pytest.raises(
+            dsakit.Error, match="group: all_gather 1 raised OSError, wanted all ranks .the cable is cut"
+        ) as refused:
             call()
         assert refused.value.status == "PEER_FAILED"
 
@@ -163,3 +168,12 @@ def test_init_refuses_what_is_no_group():
     pytest.importorskip("torch")
     with pytest.raises(dsakit.Error, match="dist.init: group is 7, wanted a torch ProcessGroup or a carrier"):
         dsakit.dist.init(7)
+
+
+def test_a_carrier_may_name_who_is_missing():
+    class Broken(Alone):
+        def broadcast(self, bytes, root):
+            raise dsakit.dist.PeersMissing("no light", [2, 5])
+
+    with pytest.raises(dsakit.Error, match="broadcast 1 misses ranks 2, 5, wanted all ranks .no light"):
+        dsakit.dist.init(Broken()).broadcast(bytearray(1), 0)
