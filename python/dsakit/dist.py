@@ -84,7 +84,9 @@ class _Work:
         try:
             self._work.wait(datetime.timedelta(seconds=self._carrier.timeout))
         except RuntimeError as e:
-            raise PeersMissing(" ".join(str(e).split()), self._carrier.missing()) from e
+            if missing := self._carrier.missing():
+                raise PeersMissing(" ".join(str(e).split()), missing) from e
+            raise
         self._tensors = ()
 
 
