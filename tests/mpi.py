@@ -53,6 +53,7 @@ def left_over(pids):
 
 
 # `dsakit run` of so many ranks: how they share the model.
+FATAL = {"run_killed": signal.SIGKILL, "run_stopped": signal.SIGSTOP}
 GRIDS = {"2": "kv=2", "3": "heads=3", "4": "kv=2,heads=2"}
 RUN = ["run", "--json", "--context", "190", "--mode", "sparse_w8a8", "--text"]
 
@@ -60,9 +61,10 @@ RUN = ["run", "--json", "--context", "190", "--mode", "sparse_w8a8", "--text"]
 def run_arguments(folder):
     text = pathlib.Path(folder, "text")
     text.write_bytes(b"".join(b"%d and %d make %d. " % (i, j, i + j) for i in range(4) for j in range(4)))
-    if case == "run_killed":
-        text.write_bytes(text.read_bytes() * 1000)  # more than anybody waits for
-    return [*RUN, str(text), *([] if case == "run_refused" else ["--parallel", GRIDS.get(ranks, "kv=3")])]
+    shared = ["--parallel", "kv=3" if case == "run_refused" else GRIDS[ranks]]
+    if case in FATAL:  # more than anybody waits for
+        return ["run", "--mode", "sparse_w8a8", "--generate", "1000000", "--timeout", "2", "--text", str(text), *shared]
+    return [*RUN, str(text), *shared]
 
 
 def children_of(pid):
@@ -76,13 +78,12 @@ def children_of(pid):
     return found
 
 
-def kill_one(process):
-    """The last of the ranks, as soon as all are there; then everybody has to end."""
-    while len(pids := children_of(process.pid)) < int(ranks):
-        if process.poll() is not None:
-            return []
-        time.sleep(0.01)
-    os.kill(max(pids), signal.SIGKILL)
+def fault_of_last(process):
+    """Once tokens come, the last rank is killed or stopped; then everybody has to end."""
+    process.stdout.read(1)
+    pids = children_of(process.pid)
+    if pids:
+        os.kill(max(pids), FATAL[case])
     return pids
 
 
@@ -91,13 +92,11 @@ def run(folder):
     arguments = ["dist-bench", "--json"] if case in ("dist-bench", "alone") else [case]
     if case.startswith("run"):
         arguments = run_arguments(folder)
-    if case == "run_refused":
-        arguments += ["--parallel", "kv=3"]
     command = [mpirun, *options(), "-n", ranks, program, *arguments]
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        pids = kill_one(process) if case == "run_killed" else []
+        pids = fault_of_last(process) if case in FATAL else []
         out, err = process.communicate(timeout=HANG + 60)
     return subprocess.CompletedProcess(command, process.returncode, out, err), pids
 
@@ -141,7 +140,7 @@ with tempfile.TemporaryDirectory(prefix="mpi") as folder:
     elif case == "run_refused":
         if ended.returncode != 2 or ended.stderr.count("is kv=3") != int(ranks):
             wrong.append("wanted a refusal of every rank, exit status 2")
-    elif case == "run_killed":
+    elif case in FATAL:
         if ended.returncode == 0 or not killed:
             wrong.append("went on")
         wait_for_end(killed)

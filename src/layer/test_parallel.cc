@@ -343,6 +343,51 @@ TEST(ParallelModel, InstructionSetsMayDifferWhereEveryNumberHasOneOwner) {
   }
 }
 
+TEST(ParallelModel, MemoryThatOneRankLacksIsLackingOnAll) {
+  const std::vector<std::int32_t> text = tokens(200);
+  const std::string said = message_of(4, {.parallel = "kv=2,heads=2"}, [&](Model& model, Group& group) {
+    Context context({.threads = 1}), little({.threads = 1, .memory_limit = 1});
+    Session session = model.start("sparse_w8a8");
+    session.append(std::span(text).first(150), {}, context);
+    try {
+      session.append(std::span(text).subspan(150), {}, group.rank() == 2 ? little : context);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.status, Status::out_of_memory);
+      EXPECT_EQ(e.rank, 2);
+      EXPECT_EQ(session.length(), 150);
+      std::vector<float> logits(256);
+      session.append(std::span(text).subspan(150, 1), logits, context);  // goes on, with the bits of one process
+      EXPECT_TRUE(std::equal(logits.begin(), logits.end(), alone("sparse_w8a8", tokens(230)).begin() + 150 * 256));
+      throw;
+    }
+  });
+  EXPECT_NE(said.find("memory"), std::string::npos) << said;
+}
+
+TEST(ParallelModel, AnotherCheckpointOnOneRankIsRefusedByAll) {
+  const io::TestFolder broken, other;
+  for (const io::TestFolder* folder : {&broken, &other})
+    std::filesystem::copy(kFolder, folder->path(), std::filesystem::copy_options::recursive);
+  std::filesystem::resize_file(broken / "model.safetensors", std::filesystem::file_size(broken / "model.safetensors") - 1);
+  const std::string config = io::bytes_of(other / "config.json");
+  other.write("config.json", config + "\n");
+  for (const auto& [folder, status, parameter] :
+       {std::tuple{&broken, Status::invalid_file, ""}, {&other, Status::invalid_argument, "checkpoint"}}) {
+    std::vector<std::string> said(3);
+    threads_as_ranks(3, [&, folder = folder, status = status, parameter = parameter](Group& group) {
+      try {
+        Model(group.rank() == 1 ? folder->path() : kFolder, group, {.parallel = "heads=3"});
+      } catch (const Error& e) {
+        EXPECT_EQ(e.status, status);
+        EXPECT_TRUE(!*parameter || e.parameter == parameter);
+        said[std::size_t(group.rank())] = e.what();
+      }
+    }, 60);
+    EXPECT_NE(said[0], "");
+    EXPECT_EQ(said, std::vector<std::string>(3, said[0]));
+  }
+}
+
 TEST(ParallelModel, WordsAreRefusedOnAllRanks) {
   for (int rank = 0; rank < 2; ++rank) {
     try {
