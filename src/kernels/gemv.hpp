@@ -237,7 +237,7 @@ void gemv_dots_widened(const std::int32_t* query, int rows, Kept kept, const std
 // ---- sums: rows of weights meet values, four registers of columns at a time ------------------------------------------
 // A kind of value says how many keys meet in a word (kKeys), and how four registers of them are made of columns.
 
-constexpr int kMostSummed = 256;  // keys
+constexpr int kMostSummed = kSumBlock;  // keys
 
 /// What weights are kept as: signed bytes, or what the dot prepares.
 template <class Dot>
@@ -283,13 +283,24 @@ struct ValuesOfCodes {
   };
 
   template <bool Whole>
-  DSAKIT_INLINE static void load(const std::byte* const* values, int, std::ptrdiff_t column, int columns, I (&x)[4]) {
-#pragma GCC unroll 4
-    for (int k = 0; k < 4; ++k) {
+  DSAKIT_INLINE static void load(const std::byte* const* values, int left, std::ptrdiff_t column, int columns,
+                                 I (&x)[4]) {
+    const auto row = [&](int k, int) __attribute__((always_inline)) {
       const std::byte* line = values[k] + column;
-      x[k] = Dot::key(Whole ? V::load(line) : V::load_bytes(line, columns));
-    }
-    interleave_blocks<V>(x);
+      return Whole ? V::load(line) : V::load_bytes(line, columns);
+    };
+    half<0>(row, left, x);
+    half<1>(row, left, x + 2);
+  }
+  /// Two of them; row(k, byte) loads a register of row k.
+  template <int Half, class Row>
+  DSAKIT_INLINE static void half(Row row, int, I* x) {
+    I y[4];
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; ++k) y[k] = Dot::key(row(k, 0));
+    const I a = Half == 0 ? V::unpack_low8(y[0], y[1]) : V::unpack_high8(y[0], y[1]);
+    const I b = Half == 0 ? V::unpack_low8(y[2], y[3]) : V::unpack_high8(y[2], y[3]);
+    x[0] = V::unpack_low16(a, b), x[1] = V::unpack_high16(a, b);
   }
   DSAKIT_INLINE static I value(I x, int step) { return Dot::column(x, step); }
   DSAKIT_INLINE static Sum dot(Sum sum, I value, I word, int) { return Dot::dot(sum, value, word); }
@@ -314,15 +325,17 @@ struct ValuesOfPairs {
   template <bool Whole>
   DSAKIT_INLINE static void load(const std::byte* const* values, int left, std::ptrdiff_t column, int columns,
                                  I (&x)[4]) {
-#pragma GCC unroll 2
-    for (int line = 0; line < 2; ++line) {
-      const auto one = [&](int k) __attribute__((always_inline)) {
-        const std::byte* from = values[k] + 2 * column + V::kBytes * line;
-        return Whole ? V::load(from) : V::load_bytes(from, 2 * columns - V::kBytes * line);
-      };
-      const I even = one(0), odd = left > 1 ? one(1) : I{};
-      x[2 * line] = V::unpack_low16(even, odd), x[2 * line + 1] = V::unpack_high16(even, odd);
-    }
+    const auto row = [&](int k, int byte) __attribute__((always_inline)) {
+      const std::byte* from = values[k] + 2 * column + byte;
+      return Whole ? V::load(from) : V::load_bytes(from, 2 * columns - byte);
+    };
+    half<0>(row, left, x);
+    half<1>(row, left, x + 2);
+  }
+  template <int Half, class Row>
+  DSAKIT_INLINE static void half(Row row, int left, I* x) {
+    const I even = row(0, V::kBytes * Half), odd = left > 1 ? row(1, V::kBytes * Half) : I{};
+    x[0] = V::unpack_low16(even, odd), x[1] = V::unpack_high16(even, odd);
   }
   DSAKIT_INLINE static I value(I x, int step) { return Dot::column(x, step); }
   DSAKIT_INLINE static Sum dot(Sum sum, I value, I word, int) { return Dot::dot(sum, word, value); }

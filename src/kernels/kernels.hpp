@@ -142,6 +142,17 @@ using GemvDotsOfPairs = void (*)(const std::int32_t* query, int rows, const std:
 using GemvDotsWidened = void (*)(const std::int32_t* query, int rows, Kept, const std::byte* const* keys, int count,
                                  int dims, float* y, std::ptrdiff_t pitch, const std::byte* const* ahead,
                                  int ahead_columns) noexcept;
+/// Columns of a matrix as it lies: elements from row to row, and from 32 bytes of a row to the next 32, which may lie
+/// anywhere (FRACTAL_NZ).
+template <class T>
+struct Strip {
+  static constexpr std::ptrdiff_t kRun = 32 / std::ptrdiff_t(sizeof(T));
+  const T* rows;
+  std::ptrdiff_t pitch, run = kRun;
+};
+template <class A, class B, class C>
+using StripProduct = void (*)(const A* a, std::ptrdiff_t a_stride, int m, const Strip<B>& strip, int k, int columns,
+                              C* c, std::ptrdiff_t c_stride, bool add, const B* ahead) noexcept;
 template <class Weight, class Sum>
 using GemvSumsOf = void (*)(const Weight* weights, std::ptrdiff_t pitch, int rows, const std::byte* const* values,
                             int count, std::ptrdiff_t column, int columns, Sum* sums,
@@ -274,6 +285,15 @@ struct Kernels {
   /// The other way, from products: y = (..(float(p[0]) * 256 + float(p[1])) * 256 ..) * unit. Same bits.
   void (*join_codes)(const std::int32_t* products, std::ptrdiff_t pitch, int n, int digits, float unit,
                      float* y) noexcept;
+
+  // ---- few rows with a matrix as it lies ------------------------------------------------------------------------------
+
+  /// c[i][j] = sum_p a[i][p] * strip[p][j], with `add` on top of what c holds; i < m <= kStripRows, p < k <= kSumBlock,
+  /// j < columns, m * columns <= kStripSums (c up to the next multiple of 64: any). Meanwhile rows from `ahead` on are
+  /// asked for, where the next strip begins.
+  ///   codes  a biased by +128; exact
+  ///   bf16   the bits of product on panels of this matrix
+  Overloads<StripProduct<std::uint8_t, std::int8_t, std::int32_t>, StripProduct<bf16, bf16, float>> strip_product;
 
   // ---- the limit ----------------------------------------------------------------------------------------------------
 

@@ -1327,6 +1327,73 @@ TEST_P(OnRung, GemvWidened) {
   check_gemv_widened<float>(k, Kept::f32, k.transpose, k.interleave, k.product);
 }
 
+/// Against the product on panels of the matrix: row-major and FRACTAL_NZ, flush with unmapped pages.
+template <class A, class B, class C, class Pack>
+void check_strip_product(const Kernels& k, const std::vector<A>& a, Pack pack_and_multiply) {
+  constexpr int kRun = 32 / int(sizeof(B));
+  for (const int rows : {1, 2, 3, 4, 5, 7, 8})
+    for (const int depth : {1, 2, 3, 4, 5, 31, 32, 33, 63, 66, 200, 511, 512})
+      for (const int columns : {1, 15, 16, 17, 32, 33, 63, 64, 65, 100, 128, 200, 448}) {
+        if (depth > 66 && columns > 128 && rows < 7) continue;
+        const int wide = (columns + kPanel - 1) / kPanel * kPanel;
+        const int runs = (columns + kRun - 1) / kRun, deep = (depth + 15) / 16 * 16;
+        std::vector<B> w;
+        if constexpr (sizeof(B) == 1) w = random_codes(std::size_t(depth) * columns);
+        else w = random_halves<bf16>(depth * columns);
+        const Guarded<A> left(std::vector<A>(a.begin(), a.begin() + rows * depth), Edge::end);
+        std::vector<C> expected(std::size_t(rows) * wide);
+        pack_and_multiply(left, rows, w, depth, columns, expected.data(), wide);
+        std::vector<C> added = expected;
+        for (C& x : added) x += C{};  // -0 becomes +0
+        const auto wanted = [&](const C* got, const std::vector<C>& c, const char* what) {
+          for (int r = 0; r < rows; ++r)
+            ASSERT_EQ(std::memcmp(got + r * wide, c.data() + r * wide, sizeof(C) * columns), 0)
+                << what << " " << rows << "x" << depth << "x" << columns;
+        };
+        for (const Edge edge : {Edge::begin, Edge::end}) {
+          const Guarded<B> lying(w, edge), nz(std::size_t(runs) * deep * kRun, edge);
+          for (int p = 0; p < depth; ++p)
+            for (int j = 0; j < columns; ++j) nz[(j / kRun * deep + p) * kRun + j % kRun] = w[p * columns + j];
+          const Guarded<C> c(std::size_t(rows) * wide, edge);
+          k.strip_product(left, depth, rows, Strip<B>{lying, columns}, depth, columns, c, wide, false, lying);
+          wanted(c, expected, "row-major");
+          std::fill_n(static_cast<C*>(c), rows * wide, C{});
+          k.strip_product(left, depth, rows, Strip<B>{nz, kRun, deep * kRun}, depth, columns, c, wide, true, nz);
+          wanted(c, added, "FRACTAL_NZ");
+        }
+      }
+}
+
+TEST_P(OnRung, StripsOfCodesHaveTheSumsOfPanels) {
+  const std::vector<std::uint8_t> a = [] {
+    std::vector<std::uint8_t> x(8 * 512);
+    for (std::uint8_t& v : x) v = std::uint8_t(random_bits() % 3 ? random_bits() : 0);
+    return x;
+  }();
+  check_strip_product<std::uint8_t, std::int8_t, std::int32_t>(
+      k, a,
+      [](const std::uint8_t* a, int rows, const std::vector<std::int8_t>& w, int depth, int columns, std::int32_t* c,
+         int pitch) {
+        for (int r = 0; r < rows; ++r)
+          for (int j = 0; j < columns; ++j) {
+            c[r * pitch + j] = 0;
+            for (int p = 0; p < depth; ++p) c[r * pitch + j] += (a[r * depth + p] - 128) * w[p * columns + j];
+          }
+      });
+}
+
+TEST_P(OnRung, StripsOfPairsHaveTheBitsOfPanels) {
+  check_strip_product<bf16, bf16, float>(
+      k, random_halves<bf16>(8 * 512),
+      [&](const bf16* a, int rows, const std::vector<bf16>& w, int depth, int columns, float* c, int pitch) {
+        std::vector<bf16> panel(Panel<bf16>::elements(depth));
+        for (int p = 0; p * kPanel < columns; ++p) {
+          pack_panel_bf16({w.data(), columns, false, depth, columns}, p, panel.data());
+          k.product(a, depth, rows, panel.data(), depth, c + p * kPanel, pitch, false);
+        }
+      });
+}
+
 TEST_P(OnRung, SplitsAndJoinsCodes) {
   for (const int digits : {1, 2, 3}) {
     const float top = digits == 1 ? 127 : digits == 2 ? 32512 : 0x1p21f;

@@ -433,6 +433,27 @@ void gemv_sums_of_pairs_on_tiles(const bf16* weights, std::ptrdiff_t pitch, int 
   product_on_tiles<V, Tiles>(weights, pitch, rows, panel, count, sums, kPanel, false, {});
 }
 
+/// The matrix becomes panels on the way: tiles sum in an order of their own.
+template <class V, class Tiles>
+void strip_product_of_pairs_on_tiles(const bf16* a, std::ptrdiff_t a_stride, int m, const Strip<bf16>& strip, int k,
+                                     int columns, float* c, std::ptrdiff_t c_stride, bool add,
+                                     const bf16* ahead) noexcept {
+  using S = Strip<bf16>;
+  alignas(64) bf16 line[kSumBlock][kPanel] = {}, panel[kSumBlock * kPanel];
+  const bf16* row[kSumBlock];
+  for (int p = 0; p < k; ++p) row[p] = line[p];
+  for (int column = 0; column < columns; column += kPanel) {
+    const int some = least(columns - column, kPanel);
+    for (int p = 0; p < k; ++p)
+      for (int j = 0; j < some; j += int(S::kRun))
+        __builtin_memcpy(line[p] + j, strip.rows + (column + j) / S::kRun * strip.run + p * strip.pitch,
+                         sizeof(bf16) * std::size_t(least(some - j, int(S::kRun))));
+    rung_below<V, Tiles>.interleave(row, k, some, panel);
+    product_on_tiles<V, Tiles>(a, a_stride, m, panel, k, c + column, c_stride, add,
+                               {ahead, strip.pitch * std::ptrdiff_t(sizeof(bf16))});
+  }
+}
+
 // ---- the table ----------------------------------------------------------------------------------------------------
 
 /// Six chains of dots with one tile of rows and one of columns, both full of ones: `word`.
@@ -462,6 +483,7 @@ void fill_tiles(Kernels& k) {
   static_cast<Entry<IndexScores<IndexQueryI8, std::int8_t>>&>(k.index_scores) = {index_scores_on_tiles<V, Tiles>};
   static_cast<Entry<GemvDotsOfPairs>&>(k.gemv_dots) = {gemv_dots_of_pairs_on_tiles<V, Tiles>};
   static_cast<Entry<GemvSumsOf<bf16, float>>&>(k.gemv_sums) = {gemv_sums_of_pairs_on_tiles<V, Tiles>};
+  static_cast<Entry<StripProduct<bf16, bf16, float>>&>(k.strip_product) = {strip_product_of_pairs_on_tiles<V, Tiles>};
   k.gemv_rows = least(k.gemv_rows, kTileSide);  // one tile
   k.peak[int(Dot::i8)] = peak_on_tiles<TileDotI8<Tiles>, 0x01010101>;
   k.peak[int(Dot::bf16)] = peak_on_tiles<TileDotBf16<Tiles>, 0x3f803f80>;

@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 #include "core/view.hpp"
 #include "ops/linear.hpp"
@@ -9,8 +10,9 @@
 #include "ops/prolog/rows.hpp"
 #include "run/call.hpp"
 
-// Rows times a stack of matrices in any format (matrices.hpp). What is not packed yet is packed on the way, a part at a
-// time, so that it is multiplied while the cache has it. The bits of a row depend on that row and its matrix alone.
+// Rows times a stack of matrices in any format (matrices.hpp). Few rows meet a matrix that is not packed where it lies,
+// a strip of columns at a time; with more rows it is packed on the way, a part at a time, so that it is multiplied while
+// the cache has it. The bits of a row depend on that row and its matrix alone.
 namespace dsakit {
 
 inline constexpr std::int64_t kBlockRows = 512;  // of a task: so many meet a panel that had to be packed
@@ -25,10 +27,16 @@ inline std::int64_t panels_of_task(const Matrices& w, std::int64_t rows) {
   if (w.format != Format::ND || rows > kTileRows) return 1;
   return w.dtype == DType::i8 ? 8 : w.dtype == DType::bf16 ? 4 : 2;
 }
-/// Fewer where that leaves less than eight tasks.
-inline std::int64_t panels_of_task(std::int64_t most, std::int64_t all) {
-  return std::clamp<std::int64_t>(all / 8, 1, most);
+/// Fewer where that leaves less tasks than wanted.
+inline std::int64_t panels_of_task(std::int64_t most, std::int64_t all, std::int64_t tasks = 8) {
+  return std::clamp<std::int64_t>(all / tasks, 1, most);
 }
+/// Of a strip at most: a page of each row of the matrix, and as many sums as the kernel has room for.
+inline std::int64_t panels_of_strip(const Matrices& w, std::int64_t rows) {
+  return std::min<std::int64_t>(4096 / size_of(w.dtype), kStripSums / std::max<std::int64_t>(rows, 1)) / kPanel;
+}
+/// Two for each thread: memory likes strips wide, and no bit depends on it.
+inline std::int64_t tasks_of_strips(const Call& call) { return 2 * std::int64_t(call.threads()); }
 /// Rows whose sums wait for the next part of the matrix.
 inline std::int64_t waiting_rows(const Matrices& w, std::int64_t rows) {
   return rows_of_part(w) == w.k ? 0 : std::min(rows, kBlockRows);
@@ -45,6 +53,91 @@ inline Ahead ahead_of(const Matrices& w, std::int64_t b, std::int64_t panel, std
   return {w.matrix(b) + w.at(last ? 0 : first + depth, column) * size_of(w.dtype), w.pitch * size_of(w.dtype)};
 }
 
+/// Whether rows meet the matrix where it lies, with the bits of panels. With 16 registers more than four of them take
+/// as long as packing it. The columns of a transposed one are the keys of gemv_dots, which fill up their last 32 bytes;
+/// of whole 64, as tiles have, no zero loses its sign.
+inline bool can_stay(const Kernels& kernels, const Matrices& w, std::int64_t rows) {
+  if (!w.transposed) return rows <= (kernels.gemv_rows > 0 ? kStripRows : kStripRows / 2);
+  return rows <= kernels.gemv_rows && (w.dtype == DType::i8 || w.k % 32 == 0);
+}
+
+/// c = x, or c += x, of n sums.
+template <class C>
+void add_sums(const float* x, std::int64_t n, bool add, C* c) {
+  for (std::int64_t j = 0; j < n; ++j) c[j] = add ? c[j] + C(x[j]) : C(x[j]);
+}
+
+/// Rows of biased codes, or of bf16, as gemv_dots has them.
+inline void fill_query(const std::uint8_t* a, std::int64_t a_stride, int rows, int depth, std::int32_t* query) {
+  for (int r = 0; r < rows; ++r) {
+    std::int32_t sum = 0;
+    for (int w = 0; w < GemvQuery::words(depth, 1, 4); ++w) {
+      std::uint32_t word = 0;
+      for (int p = 4 * w; p < std::min(4 * w + 4, depth); ++p) {
+        const int code = a[r * a_stride + p] - 128;
+        sum += code, word |= std::uint32_t(code & 255) << p % 4 * 8;
+      }
+      query[GemvQuery::at(rows, r, w)] = std::int32_t(word);
+    }
+    query[GemvQuery::start(r)] = -128 * sum;
+  }
+}
+inline void fill_query(const bf16* a, std::int64_t a_stride, int rows, int depth, std::int32_t* query) {
+  for (int r = 0; r < rows; ++r)
+    for (int w = 0; w < GemvQuery::words(depth, 2, 2); ++w)
+      std::memcpy(query + GemvQuery::at(rows, r, w), a + r * a_stride + 2 * w, 4);
+}
+
+/// Rows times columns [column, column + columns) of matrix b where it lies; c is [rows][columns rounded up to panels].
+template <class B, class A, class C>
+void product_of_columns(const Kernels& kernels, const A* a, std::int64_t a_stride, int rows, const Matrices& w,
+                        std::int64_t b, std::int64_t column, std::int64_t columns, C* c) {
+  static constexpr float kUnits[kStripRows] = {1, 1, 1, 1, 1, 1, 1, 1};
+  const auto* matrix = reinterpret_cast<const B*>(w.matrix(b));
+  const std::int64_t pitch = panels_of(columns) * kPanel;
+  for (std::int64_t first = 0; first < w.k; first += kSumBlock) {
+    const int depth = int(std::min<std::int64_t>(kSumBlock, w.k - first));
+    std::int32_t query[kStripRows * (1 + kSumBlock / 2)];
+    fill_query(a + first, a_stride, rows, depth, query);
+    for (std::int64_t j = 0; j < columns; j += kPanel) {
+      constexpr int kKeys = kPanel + kPanel;  // and those that follow
+      const std::byte* key[kKeys];
+      for (int i = 0; i < kKeys; ++i)
+        key[i] = reinterpret_cast<const std::byte*>(matrix + w.at(first, std::min(column + j + i, w.n - 1)));
+      const int some = int(std::min<std::int64_t>(kPanel, columns - j));
+      alignas(64) float y[kStripRows * kPanel];  // sums of so few codes are exact
+      if constexpr (sizeof(B) == 1)
+        kernels.gemv_dots(query, rows, 1, key, some, depth, kUnits, y, kPanel, key + kPanel, depth);
+      else kernels.gemv_dots(query, rows, key, some, depth, y, kPanel, key + kPanel, depth);
+      for (int r = 0; r < rows; ++r) add_sums(y + r * kPanel, some, first > 0, c + r * pitch + j);
+    }
+  }
+}
+
+/// The same of a matrix in any format but packed.
+template <class B, class A, class C>
+void product_in_place(const Kernels& kernels, const A* a, std::int64_t a_stride, std::int64_t rows, const Matrices& w,
+                      std::int64_t b, std::int64_t column, std::int64_t columns, C* c) {
+  const auto* matrix = reinterpret_cast<const B*>(w.matrix(b));
+  const std::int64_t pitch = panels_of(columns) * kPanel;
+  if (w.k == 0) std::fill_n(c, rows * pitch, C{});
+  if (w.transposed) return product_of_columns<B>(kernels, a, a_stride, int(rows), w, b, column, columns, c);
+  for (std::int64_t first = 0; first < w.k; first += kSumBlock) {
+    const std::int64_t depth = std::min<std::int64_t>(kSumBlock, w.k - first), next = first + depth;
+    const std::int64_t after = column + columns < w.n ? w.at(0, column + columns) : 0;
+    kernels.strip_product(a + first, a_stride, int(rows), w.strip<B>(b, first, column), int(depth), int(columns), c,
+                          pitch, first > 0, matrix + (next < w.k ? w.at(next, column) : after));
+  }
+}
+
+/// each(row, column, n, where its sums begin) for the sums of a strip, up to 64 of a row at a time.
+template <class F>
+void for_each_piece(std::int64_t rows, std::int64_t panels, std::int64_t columns, F&& each) {
+  for (std::int64_t column = 0; column < columns; column += kPanel)
+    for (std::int64_t row = 0; row < rows; ++row)
+      each(row, column, std::min<std::int64_t>(kPanel, columns - column), row * panels * kPanel + column);
+}
+
 /// a[b] * w[b], of bf16, f16 or f32.
 struct StackProduct {
   Tensor a;    // [batch, rows, k], neighbours within a row side by side
@@ -53,6 +146,8 @@ struct StackProduct {
   std::int64_t batch() const { return a.shape[0]; }
   std::int64_t rows() const { return a.shape[1]; }
   bool is_packed() const { return w.format == Format::packed; }
+  /// Where it lies, if kernels and products allow it.
+  bool may_stay() const { return w.dtype == DType::bf16 && !is_packed() && rows() <= kStripRows; }
   std::int64_t panels() const { return panels_of_task(w, rows()); }
   std::int64_t waiting() const { return waiting_rows(w, rows()); }
 
@@ -66,7 +161,8 @@ struct StackProduct {
       const std::int64_t panels = p.is_packed() ? 0 : p.panels(), depth = rows_of_part(p.w);
       narrow = memory.take<bf16>(is_narrow ? panels * Panel<bf16>::elements(depth) : 0);
       wide = memory.take<float>(is_narrow ? 0 : panels * Panel<float>::elements(depth));
-      sums = memory.take<float>(std::max(p.panels() * p.waiting(), kTileRows) * kPanel);
+      const std::int64_t strip = p.may_stay() ? panels_of_strip(p.w, p.rows()) * p.rows() : 0;
+      sums = memory.take<float>(std::max(std::max(p.panels() * p.waiting(), strip), kTileRows) * kPanel);
     }
   };
   std::size_t bytes(int threads) const { return std::size_t(threads) * bytes_of<Scratch>(*this); }
@@ -81,7 +177,20 @@ struct StackProduct {
   };
   template <class A, class B, class Store>
   void multiply(const Call&, const Task&, B* panels, float* sums, Store& store) const;
+  template <class Store>
+  void multiply_strip(const Call&, const Task&, float* sums, Store& store) const;
 };
+
+template <class Store>
+void StackProduct::multiply_strip(const Call& call, const Task& t, float* sums, Store& store) const {
+  const std::int64_t first = t.panel * kPanel, columns = std::min(t.panels * kPanel, w.n - first);
+  const bf16* rows = static_cast<const bf16*>(a.data) + t.b * a.stride[0] + t.row * a.stride[1];
+  product_in_place<bf16>(call.kernels(), rows, a.stride[1], t.rows, w, t.b, first, columns, sums);
+  for_each_piece(t.rows, t.panels, columns,
+                 [&](std::int64_t row, std::int64_t column, std::int64_t n, std::int64_t at) {
+                   store(t.b, t.row + row, first + column, n, sums + at);
+                 });
+}
 
 template <class A, class B, class Store>
 void StackProduct::multiply(const Call& call, const Task& t, B* panels, float* sums, Store& store) const {
@@ -113,15 +222,19 @@ void StackProduct::multiply(const Call& call, const Task& t, B* panels, float* s
 template <class Store>
 void StackProduct::run(Call& call, std::byte* memory, Store store) const {
   const std::size_t each = bytes_of<Scratch>(*this);
+  const bool strips = may_stay() && !call.same_products() && can_stay(call.kernels(), w, rows());
   const std::int64_t all = panels_of(w.n), blocks = (rows() + kBlockRows - 1) / kBlockRows,
-                     some = panels_of_task(panels(), all * blocks * batch()), groups = (all + some - 1) / some;
+                     some = strips ? panels_of_task(panels_of_strip(w, rows()), all * batch(), tasks_of_strips(call))
+                                   : panels_of_task(panels(), all * blocks * batch()),
+                     groups = (all + some - 1) / some;
   const Work work = product_work(double(rows()), double(w.k) * double(w.n), false) * double(batch());
   call.parallel_for(batch() * blocks * groups, work, [&](std::int64_t task, int thread) {
     const std::int64_t panel = task % groups * some, row = task / groups % blocks * kBlockRows;
     const Task t{task / groups / blocks, row, std::min(kBlockRows, rows() - row), panel, std::min(some, all - panel)};
     Carver mine(memory + std::size_t(thread) * each);
     const Scratch s(*this, mine);
-    if (w.dtype == DType::bf16) multiply<bf16>(call, t, s.narrow, s.sums, store);
+    if (strips) multiply_strip(call, t, s.sums, store);
+    else if (w.dtype == DType::bf16) multiply<bf16>(call, t, s.narrow, s.sums, store);
     else if (w.dtype == DType::f16) multiply<f16>(call, t, s.wide, s.sums, store);
     else multiply<float>(call, t, s.wide, s.sums, store);
   });
@@ -135,6 +248,7 @@ struct CodeProduct {
 
   std::int64_t depth() const { return Panel<std::int8_t>::depth(w.k); }
   bool is_packed() const { return w.format == Format::packed; }
+  bool may_stay() const { return !is_packed() && rows <= kStripRows; }
   std::int64_t panels() const { return panels_of_task(w, rows); }
   std::int64_t waiting() const { return waiting_rows(w, rows); }
   /// Rows whose codes are biased before their products begin: about 16 MiB.
@@ -159,7 +273,9 @@ struct CodeProduct {
         : panels(memory.take<std::int8_t>(
               p.is_packed() ? 0 : p.panels() * Panel<std::int8_t>::elements(rows_of_part(p.w)))),
           column_sums(memory.take<std::int32_t>(p.panels() * kPanel)),
-          sums(memory.take<std::int32_t>(std::max(p.panels() * p.waiting(), kTileRows) * kPanel)) {}
+          sums(memory.take<std::int32_t>(
+              std::max(std::max(p.panels() * p.waiting(), p.may_stay() ? panels_of_strip(p.w, p.rows) * p.rows : 0),
+                       kTileRows) * kPanel)) {}
   };
   std::size_t bytes(int threads) const {
     return bytes_of<Biased>(*this) + std::size_t(threads) * bytes_of<Scratch>(*this);
@@ -177,7 +293,19 @@ struct CodeProduct {
   };
   template <class Store>
   void multiply(const Kernels&, const Task&, const Scratch&, Store& store) const;
+  template <class Store>
+  void multiply_strip(const Kernels&, const Task&, std::int32_t* sums, Store& store) const;
 };
+
+template <class Store>
+void CodeProduct::multiply_strip(const Kernels& kernels, const Task& t, std::int32_t* sums, Store& store) const {
+  const std::int64_t first = t.panel * kPanel, columns = std::min(t.panels * kPanel, w.n - first);
+  product_in_place<std::int8_t>(kernels, t.biased, depth(), t.rows, w, t.row / rows, first, columns, sums);
+  for_each_piece(t.rows, t.panels, columns,
+                 [&](std::int64_t row, std::int64_t column, std::int64_t n, std::int64_t at) {
+                   store(t.row + row, first + column, n, sums + at);
+                 });
+}
 
 template <class Store>
 void CodeProduct::multiply(const Kernels& kernels, const Task& t, const Scratch& s, Store& store) const {
@@ -220,6 +348,7 @@ void CodeProduct::run(Call& call, std::byte* memory, Store store) const {
   if (a.count == 0 || w.n == 0) return;
   const std::int64_t all = panels_of(w.n), block = std::min(rows, kBlockRows);
   const std::size_t each = bytes_of<Scratch>(*this);
+  const bool strips = may_stay() && can_stay(call.kernels(), w, rows);
   Carver carver(memory);
   const Biased biased(*this, carver);
   std::byte* const own = memory + carver.bytes();
@@ -232,7 +361,9 @@ void CodeProduct::run(Call& call, std::byte* memory, Store store) const {
     const std::int64_t per_matrix = (rows + block - 1) / block;
     const auto block_of = [&](std::int64_t row) { return row / rows * per_matrix + row % rows / block; };
     const std::int64_t low = block_of(first), blocks = block_of(first + count - 1) + 1 - low;
-    const std::int64_t some = panels_of_task(panels(), all * blocks), groups = (all + some - 1) / some;
+    const std::int64_t some = strips ? panels_of_task(panels_of_strip(w, rows), all * blocks, tasks_of_strips(call))
+                                     : panels_of_task(panels(), all * blocks),
+                       groups = (all + some - 1) / some;
     const Work work = product_work(double(count) / double(blocks), double(w.k) * double(w.n), true) * double(blocks);
     call.parallel_for(blocks * groups, work, [&](std::int64_t task, int thread) {
       const std::int64_t b = low + task / groups, matrix = b / per_matrix, row = b % per_matrix * block;
@@ -240,9 +371,10 @@ void CodeProduct::run(Call& call, std::byte* memory, Store store) const {
                          end = std::min(matrix * rows + std::min(row + block, rows), first + count);
       const std::int64_t panel = task % groups * some;
       Carver mine(own + std::size_t(thread) * each);
-      multiply(call.kernels(),
-               {biased.codes + (begin - first) * depth(), begin, end - begin, panel, std::min(some, all - panel)},
-               Scratch(*this, mine), store);
+      const Task t{biased.codes + (begin - first) * depth(), begin, end - begin, panel, std::min(some, all - panel)};
+      const Scratch s(*this, mine);
+      if (strips) multiply_strip(call.kernels(), t, s.sums, store);
+      else multiply(call.kernels(), t, s, store);
     });
   }
 }

@@ -89,6 +89,12 @@ struct Vec512 : VecBase<64> {
   DSAKIT_INLINE static float max_of_lanes(F x) { return _mm512_reduce_max_ps(x); }
   DSAKIT_INLINE static std::int32_t sum_of_lanes(I x) { return _mm512_reduce_add_epi32(raw(x)); }
 
+  /// 32 bytes of each.
+  DSAKIT_INLINE static I load_halves(const void* low, const void* high) {
+    return of(_mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256(static_cast<const __m256i*>(low))),
+                                 _mm256_loadu_si256(static_cast<const __m256i*>(high)), 1));
+  }
+
   // Inside 128-bit blocks.
   DSAKIT_INLINE static I unpack_low8(I a, I b) { return of(_mm512_unpacklo_epi8(raw(a), raw(b))); }
   DSAKIT_INLINE static I unpack_high8(I a, I b) { return of(_mm512_unpackhi_epi8(raw(a), raw(b))); }
@@ -136,9 +142,7 @@ struct Vec512 : VecBase<64> {
   // 32 bytes of sixteen rows in eight registers, of which register i has rows i and i + 8.
   DSAKIT_INLINE static I load_row_pair(const std::byte* const* row, int i, std::ptrdiff_t at, int n) {
     const std::byte *a = row[i] + at, *b = row[i + 8] + at;
-    if (n >= 32)
-      return of(_mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(a))),
-                                   _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b)), 1));
+    if (n >= 32) return load_halves(a, b);
     const __mmask32 some = (1u << n) - 1;
     return of(_mm512_inserti64x4(_mm512_castsi256_si512(_mm256_maskz_loadu_epi8(some, a)),
                                  _mm256_maskz_loadu_epi8(some, b), 1));

@@ -8,11 +8,11 @@ namespace dsakit {
 /// The index queries of tokens of DeepSeek-V3.2: query_norm times wq_b, bf16 out.
 void bench_quant_matmul(std::vector<BenchCase>& cases) {
   const std::int64_t k = 1536, n = 64 * 128;
-  for (const std::int64_t t : {1, 16, 1024})
-    for (const bool packed : {true, false}) {
-      if (!packed && t != 1024) continue;
+  for (const std::int64_t t : {1, 4, 8, 16, 1024})
+    for (const std::string lies : {"packed", "row-major", "NZ", "transposed"}) {
+      if (t == 16 && lies != "packed") continue;
       cases.push_back({.op = "quant_matmul",
-                       .size = "t=" + std::to_string(t) + (packed ? " packed" : " row-major"),
+                       .size = "t=" + std::to_string(t) + " " + lies,
                        .bytes = double(k * n + t * k + 2 * t * n),
                        .i8_ops = 2 * double(t) * double(k * n),
                        .prepare = [=] {
@@ -28,9 +28,12 @@ void bench_quant_matmul(std::vector<BenchCase>& cases) {
                          auto d = std::make_shared<Data>(Data{
                              random_i8(r, t * k), std::move(w), random_f32(r, t, 0.001f, 0.01f),
                              random_f32(r, n, 0.001f, 0.01f), std::vector<bf16>(std::size_t(t * n)), std::move(p)});
+                         Tensor weight = lies == "packed" ? d->packed.tensor() : tensor(d->w.data(), {k, n});
+                         if (lies == "NZ") weight.format = Format::NZ;
+                         if (lies == "transposed") weight.stride = {1, k};
                          return [=](Context& c) {
                            quant_matmul({.x1 = tensor(d->x.data(), {t, k}),
-                                         .x2 = packed ? d->packed.tensor() : tensor(d->w.data(), {k, n}),
+                                         .x2 = weight,
                                          .scale = tensor(d->column.data(), {n}),
                                          .pertoken_scale = tensor(d->row.data(), {t}),
                                          .output_dtype = "bfloat16"},

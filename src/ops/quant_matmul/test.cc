@@ -114,26 +114,29 @@ TEST_P(QuantMatmul, EqualsTheReference) {
 /// Row-major, transposed, FRACTAL_NZ and packed weights hold the same numbers.
 TEST_P(QuantMatmul, AnyFormatOfTheWeight) {
   Random r = random_of_test();
-  const std::int64_t m = 5, k = 37, n = 100, padded = 48;
-  Data d(r, m, k, n);
-  Codes across(std::size_t(n * (k + 3))), nz(std::size_t(4 * padded * 32), 99);
-  for (std::int64_t i = 0; i < k; ++i)
-    for (std::int64_t j = 0; j < n; ++j) {
-      across[std::size_t(j * (k + 3) + i)] = d.w[std::size_t(i * n + j)];
-      nz[std::size_t(j / 32 * padded * 32 + i * 32 + j % 32)] = d.w[std::size_t(i * n + j)];
+  for (const auto& [m, k, n] : {std::tuple{5, 37, 100}, {1, 600, 300}, {8, 1100, 200}, {9, 530, 65}}) {
+    SCOPED_TRACE(testing::Message() << m << " x " << k << " x " << n);
+    const std::int64_t padded = (k + 15) / 16 * 16;
+    Data d(r, m, k, n);
+    Codes across(std::size_t(n * (k + 3))), nz(std::size_t((n + 31) / 32 * padded * 32), 99);
+    for (std::int64_t i = 0; i < k; ++i)
+      for (std::int64_t j = 0; j < n; ++j) {
+        across[std::size_t(j * (k + 3) + i)] = d.w[std::size_t(i * n + j)];
+        nz[std::size_t(j / 32 * padded * 32 + i * 32 + j % 32)] = d.w[std::size_t(i * n + j)];
+      }
+    QuantMatmulArgs a = d.args();
+    a.pertoken_scale = tensor(d.row.data(), {m}), a.output_dtype = "bfloat16";
+    const auto wanted = bytes_of(a, nullptr);
+    Tensor transposed = tensor(across.data(), {k, n});
+    transposed.stride = {1, k + 3};
+    Tensor fractal = tensor(nz.data(), {k, n});
+    fractal.format = Format::NZ;
+    const PackedWeight packed(a.x2);
+    for (const Tensor& w : {transposed, fractal, packed.tensor()}) {
+      a.x2 = w;
+      EXPECT_EQ(bytes_of(a, nullptr), wanted);
+      expect_as_reference(a);
     }
-  QuantMatmulArgs a = d.args();
-  a.pertoken_scale = tensor(d.row.data(), {m}), a.output_dtype = "bfloat16";
-  const auto wanted = bytes_of(a, nullptr);
-  Tensor transposed = tensor(across.data(), {k, n});
-  transposed.stride = {1, k + 3};
-  Tensor fractal = tensor(nz.data(), {k, n});
-  fractal.format = Format::NZ;
-  const PackedWeight packed(a.x2);
-  for (const Tensor& w : {transposed, fractal, packed.tensor()}) {
-    a.x2 = w;
-    EXPECT_EQ(bytes_of(a, nullptr), wanted);
-    expect_as_reference(a);
   }
 }
 

@@ -37,7 +37,8 @@ void add(std::vector<BenchCase>& cases, const char* op, std::int64_t t, bool pac
 }  // namespace
 
 void bench_transpose_batchmatmul(std::vector<BenchCase>& cases) {
-  add(cases, "transpose_batchmatmul", 1, true, false);
+  for (const std::int64_t t : {1, 8})
+    for (const bool packed : {true, false}) add(cases, "transpose_batchmatmul", t, packed, false);
   add(cases, "transpose_batchmatmul", 512, true, false);
   add(cases, "transpose_batchmatmul", 512, false, false);
 }

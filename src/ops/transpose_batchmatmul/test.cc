@@ -132,6 +132,33 @@ TEST_P(TransposeBatchmatmul, AnyFormatOfTheWeight) {
   }
 }
 
+/// Few rows meet a matrix that is not packed where it lies, with the bits of packed ones; more rows have it packed.
+TEST_P(TransposeBatchmatmul, AnyFormatHasTheBitsOfPackedWeights) {
+  Random r = random_of_test();
+  for (const auto& [b, m, k, n] : {std::tuple{2, 1, 544, 200}, {1, 3, 1100, 300}, {1, 8, 513, 70}, {2, 9, 96, 65}}) {
+    SCOPED_TRACE(testing::Message() << b << " x " << m << " x " << k << " x " << n);
+    const auto numbers = random_f32(r, b * k * n);
+    const std::int64_t padded = (k + 15) / 16 * 16, runs = (n + 15) / 16;
+    std::vector<float> across(numbers.size()), nz(std::size_t(b * runs * padded * 16), 99);
+    for (std::int64_t i = 0; i < b * k * n; ++i) {
+      const std::int64_t h = i / n / k, row = i / n % k, column = i % n;
+      across[std::size_t((h * n + column) * k + row)] = numbers[std::size_t(i)];
+      nz[std::size_t(((h * runs + column / 16) * padded + row) * 16 + column % 16)] = numbers[std::size_t(i)];
+    }
+    Numbers x(DType::bf16, {b, m, k}, random_f32(r, b * m * k)), w(DType::bf16, {b, k, n}, numbers),
+        t(DType::bf16, {b, k, n}, across), f(DType::bf16, {b, k, n}, nz);
+    const PackedWeight packed(w.tensor());
+    std::vector<Tensor> weights{w.tensor(), t.tensor(), f.tensor()};
+    weights[1].stride = {n * k, 1, k};
+    weights[2].format = Format::NZ;
+    for (const int threads : {1, 3}) {
+      Context context({.threads = threads, .isa = kernels().isa});
+      const auto wanted = run({.input = x.tensor(), .weight = packed.tensor()}, &context);
+      for (const Tensor& weight : weights) EXPECT_EQ(run({.input = x.tensor(), .weight = weight}, &context), wanted);
+    }
+  }
+}
+
 /// Slabs are columns of the flattened product, also where one ends within a matrix.
 TEST_P(TransposeBatchmatmul, Slabs) {
   Random r = random_of_test();
