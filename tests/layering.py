@@ -55,6 +55,7 @@ EXCEPTIONS = {
     ("tools", "core/view.hpp"): "`dsakit diff`: elements of tensors that lie as they like",
     ("tools", "debug/compare.hpp"): "`dsakit replay`, `dsakit check`",
     ("tools", "debug/verbose.hpp"): "`dsakit verbose`: the columns of a line",
+    ("tools", "debug/explain.hpp"): "`dsakit explain`",
     ("tools", "debug/rule.hpp"): "`dsakit check`, and `dsakit replay` where bits differ",
     ("python", "debug/watch.hpp"): "calls that are refused while their results are allocated, for those who record them",
     ("python", "debug/check_layout.hpp"): "dsakit.debug: tensors of a case behind their views",

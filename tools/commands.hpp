@@ -132,6 +132,13 @@ struct VerboseOptions {
   bool json = false;
 };
 int verbose(const VerboseOptions&);
+struct ExplainCommand {
+  std::vector<std::string> paths{};       // case files and folders of them
+  std::vector<std::string> classes{};     // of changes: L, Q, A, N, all, none; empty: all, where the call departs
+  std::int64_t tries = 200, row = -1;     // -1: the worst rows and some between
+  bool json = false, quiet = false;
+};
+int explain(const ExplainCommand&);
 
 /// The folder of the small trained model, beside the program or above it.
 std::string small_model();

@@ -265,6 +265,22 @@ int main(int argc, char** argv) {
   verbose_command->add_option("LOG", verbose_options.log, "A file of its lines; others are passed over")->required();
   verbose_command->add_flag("--json", verbose_options.json, "Machine-readable");
   verbose_command->footer("Examples:\n  DSAKIT_VERBOSE=calls.csv python serve.py\n  dsakit verbose calls.csv");
+  ExplainCommand explain_options;
+  auto* explain_command = app.add_subcommand("explain", "Why a recorded call has its result: common mistakes, computed and compared");
+  explain_command->add_option("FILE", explain_options.paths, "Case files, or folders of them")->required();
+  explain_command->add_option("--row", explain_options.row, "Judge this row (token) alone, in place of the worst and some between")
+      ->check(integer(0, kMaxTokens), "", "");
+  explain_command->add_option("--try", explain_options.classes, "Changes to try, also where the call agrees: L layout, Q quantisation,\nA arguments, N numerics, all or none (default: all where it departs)")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"L", "Q", "A", "N", "all", "none"}), "", "");
+  explain_command->add_option("--tries", explain_options.tries, "Runs at most")
+      ->check(integer(0, 1 << 20), "", "")
+      ->capture_default_str();
+  explain_command->add_flag("--json", explain_options.json, "Machine-readable");
+  explain_command->add_flag("--quiet", explain_options.quiet, "The verdict alone");
+  explain_command->footer("Exit status: 0 agrees, 1 any other verdict, 2 usage, 3 file, 4 memory, 6 a bug of dsakit.\n"
+                          "Examples:\n  dsakit explain npu/000017-quant_lightning_indexer-r0-4711.safetensors\n"
+                          "  dsakit explain dump --try L,Q --json");
 
   if (const int status = refuse_unknown(app, argc > 1 ? argv[1] : ""); status != 0) return status;
   try {
@@ -287,6 +303,7 @@ int main(int argc, char** argv) {
     if (*check_command) return check(check_options);
     if (*replay_command) return replay(replay_options);
     if (*dist_command) return dist_bench(dist_json);
+    if (*explain_command) return explain(explain_options);
     if (*info_command) return info(info_json);
     if (*describe_command) return describe(describe_options);
     std::fputs(dsakit::io::describe(inspected).c_str(), stdout);

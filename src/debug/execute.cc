@@ -28,6 +28,7 @@ class Executing {
     Outcome outcome;
     try {
       outcome.bound = bind(case_, how_.strides);
+      if (how_.edit) how_.edit(outcome.bound);
       Arguments& arguments = outcome.bound.arguments;
       infer(arguments);
       allocate(outcome, fill);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <deque>
+#include <functional>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -37,6 +38,7 @@ struct Execution {
   bool reference = false;
   bool strides = false;        // tensors as their producer had them
   Context* context = nullptr;  // null: the default one
+  std::function<void(Bound&)> edit{};  // what is bound, before it is called
 };
 
 /// Runs a case. Operators that leave rows unwritten run twice, over two fillings. Throws what is wrong with the case

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <numbers>
+
+#include "debug/addressing.hpp"
+#include "debug/change.hpp"
+#include "debug/names.hpp"
+#include "debug/rule.hpp"
+
+// Masks, lengths, factors and terms that are used otherwise than the call says; and other numerics.
+namespace dsakit::debug {
+namespace {
+
+using Index = std::int64_t;
+using std::string;
+
+string spelled(double x) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.9g", x);
+  return text;
+}
+
+/// Layouts with running totals in place of counts.
+bool has_totals(const Arguments& a, std::initializer_list<std::string_view> layouts) {
+  const std::string_view name = parameter_of(*a.op, layouts);
+  const auto* text = name.empty() ? nullptr : std::get_if<string>(&a.at(name));
+  return text && text->starts_with("TND");
+}
+bool query_totals(const Arguments& a) { return has_totals(a, {"layout_query", "input_layout"}); }
+bool key_totals(const Arguments& a) {
+  return has_totals(a, {"layout_key", "layout_kv"}) ||
+         (a.op->name == "fused_infer_attention_score_v2" && query_totals(a));
+}
+
+// ---- A1, A2: who sees what
+
+void mask(const Arguments& a, Changes& all) {
+  const Names n(*a.op);
+  if (!parameter_of(*a.op, {"sparse_mode"}).empty())
+    for (const Index mode : {Index{0}, Index{3}})
+      all.push_back({"A1", mode == 0 ? "the mask is not causal (sparse_mode 0)" : "the mask is causal (sparse_mode 3)",
+                     [=](Edit& e) { return e.set("sparse_mode", mode); }});
+  const string keys(n.lengths_key), queries(n.lengths_query);
+  if (keys.empty()) return;
+  if (!queries.empty())
+    all.push_back({"A1", "the mask is aligned at the top left", [=](Edit& e) {
+                     const Arguments& now = e.arguments();
+                     if (!e.has(keys) || !e.has(queries) || key_totals(now)) return false;
+                     const Integers counts = counts_of(now, queries, query_totals(now));
+                     return counts.size() == std::size_t(e.tensor(keys).elements()) &&
+                            e.map(keys, [&](Index b, double) { return double(counts[std::size_t(b)]); });
+                   }});
+  for (const int more : {1, -1})
+    all.push_back(
+        {"A1", more > 0 ? "every row sees one key more" : "every row sees one key less (the newest is absent)",
+         [=](Edit& e) {
+           return !key_totals(e.arguments()) && e.map(keys, [=](Index, double x) { return x <= 0 ? x : x + more; });
+         }});
+}
+
+void lengths(const Arguments& a, Changes& all) {
+  const Names n(*a.op);
+  for (const auto& [name, totals] :
+       {std::pair{string(n.lengths_query), query_totals(a)}, {string(n.lengths_key), key_totals(a)}}) {
+    if (name.empty() || !a.tensor(name) || a.tensor(name).elements() < 2) continue;
+    const string text = totals ? " are counts, not running totals" : " are running totals, not counts";
+    all.push_back({"A2", name + text, [=, name = name](Edit& e) {
+                     const Tensor t = e.tensor(name);
+                     Index sum = 0;
+                     return e.map(name, [&](Index b, double x) {
+                       return totals ? double(sum += Index(x)) : b > 0 ? x - double(integer_at(t, b - 1)) : x;
+                     });
+                   }});
+    if (!totals)
+      all.push_back({"A2", name + " of the next sequence are used", [=, name = name](Edit& e) {
+                       const Index sequences = e.tensor(name).elements();
+                       return e.gather(name, [=](Index b) { return (b + 1) % sequences; });
+                     }});
+  }
+}
+
+void list(const Arguments& a, Changes& all) {
+  const Names n(*a.op);
+  if (n.list.empty() || !is_attention(*a.op)) return;
+  const Tensor& t = a.tensor(n.list);
+  const Index width = t && t.rank > 0 ? t.shape[t.rank - 1] : 0;
+  for (const Index kept : {width / 2, Index{512}, Index{1024}})
+    if (kept > 0 && kept < width && (kept == width / 2 || 2 * kept != width))
+      all.push_back({"A2", "only the first " + std::to_string(kept) + " entries of a list are used", [=](Edit& e) {
+                       return e.map(n.list, [=](Index i, double x) { return i % width < kept ? x : -1.0; });
+                     }});
+}
+
+// ---- A3, A5: scores
+
+void softmax(const Arguments& a, Changes& all) {
+  const string name(Names(*a.op).softmax_scale);
+  if (name.empty()) return;
+  const auto* given = std::get_if<double>(&a.at(name));
+  if (!given) return;
+  const double mscale = 0.1 * std::log(40.0) + 1;  // YaRN of factor 40, as DeepSeek-V3 has it
+  const auto add = [&](const string& text, double scale) {
+    all.push_back({"A3", name + " is " + text, [=](Edit& e) { return e.set(name, scale); }});
+  };
+  add("1", 1);
+  add("squared", *given * *given);
+  add("its square root", std::sqrt(std::abs(*given)));
+  const Names n(*a.op);
+  Integers widths{128, 192};  // of a head before it is absorbed: plain, with its rope part
+  for (const std::string_view q : {n.query, n.query_rope})
+    if (!q.empty() && a.tensor(q) && a.tensor(q).rank > 0) widths.push_back(a.tensor(q).shape[a.tensor(q).rank - 1]);
+  if (widths.size() == 4) widths.push_back(widths[2] + widths[3]);
+  for (std::size_t i = 0; i < widths.size(); ++i) {
+    if (std::find(widths.begin(), widths.begin() + Index(i), widths[i]) != widths.begin() + Index(i)) continue;
+    const double scale = 1 / std::sqrt(double(widths[i]));
+    const string root = "1/sqrt(" + std::to_string(widths[i]) + ")";
+    add(root, scale);
+    add(root + " mscale^2", scale * mscale * mscale);
+  }
+  add(spelled(*given) + " mscale^2", *given * mscale * mscale);
+  add(spelled(*given) + " without mscale^2", *given / (mscale * mscale));
+}
+
+void terms(const Arguments& a, Changes& all) {
+  const Names n(*a.op);
+  if (!is_attention(*a.op)) return;
+  if (!n.query_rope.empty())
+    all.push_back({"A5", "the rope term is dropped",
+                   [=](Edit& e) { return e.map(n.query_rope, [](Index, double) { return 0.0; }); }});
+  if (a.op->name == "kv_quant_sparse_flash_attention") {
+    const auto rope = [](const Edit& e) { return std::get<Index>(e.arguments().at("rope_head_dim")); };
+    const auto width = [](const Edit& e) { return e.tensor("query").shape[e.tensor("query").rank - 1]; };
+    all.push_back({"A5", "the rope term is dropped", [=](Edit& e) {
+                     const Index w = width(e), plain = w - rope(e);
+                     return e.map("query", [=](Index i, double x) { return i % w < plain ? x : 0; });
+                   }});
+    all.push_back({"A5", "rows of query have the rope part first", [=](Edit& e) {
+                     const Index w = width(e), r = rope(e), plain = w - r;
+                     return e.gather("query",
+                                     [=](Index i) { return i - i % w + (i % w < plain ? i % w + r : i % w - plain); });
+                   }});
+  }
+  if (!n.sink.empty())
+    all.push_back({"A5", string(n.sink) + " is dropped", [=](Edit& e) {
+                     if (!e.has(n.sink)) return false;
+                     return e.set(n.sink, Argument(Tensor{}));
+                   }});
+  if (!parameter_of(*a.op, {"softmax_lse"}).empty())
+    all.push_back({"A5", "softmax_lse is to the base of 2", {}, [](const Reread& r) {
+                     if (r.pair.parameter != "softmax_lse") return false;
+                     Stored after(r.pair.recorded);
+                     for (Index i = 0; i < after.elements(); ++i)
+                       set_number(after, i, number_at(after.tensor(), i) * std::numbers::ln2);
+                     r.memory.push_back(after);
+                     r.pair.recorded = after.tensor();
+                     return true;
+                   }});
+}
+
+// ---- A4: norms
+
+void norms(const Arguments& a, Changes& all) {
+  for (const Parameter& p : a.op->parameters)
+    if (string(p.field.name).find("epsilon") != string::npos)
+      for (const double epsilon : {1e-5, 1e-6, 1e-8})
+        all.push_back({"A4", string(p.field.name) + " is " + spelled(epsilon),
+                       [name = p.field.name, epsilon](Edit& e) { return e.set(name, epsilon); }});
+  const auto gammas = inputs_of(a, [](const Parameter& p, const Tensor& t) {
+    return string(p.field.name).find("gamma") != string::npos && is_float(t.dtype);
+  });
+  for (const string& gamma : gammas) {
+    all.push_back(
+        {"A4", gamma + " is dropped", [=](Edit& e) { return e.map(gamma, [](Index, double) { return 1.0; }); }});
+    all.push_back({"A4", gamma + " is used as 1 + gamma",
+                   [=](Edit& e) { return e.map(gamma, [](Index, double x) { return x + 1; }); }});
+  }
+  if (gammas.size() >= 2)
+    all.push_back({"A4", gammas[0] + " and " + gammas[1] + " are swapped",
+                   [=](Edit& e) { return e.swap(gammas[0], gammas[1]); }});
+  for (const string& beta :
+       inputs_of(a, [](const Parameter&p, const Tensor&) { return string(p.field.name).find("beta") != string::npos; }))
+    all.push_back(
+        {"A4", beta + " is dropped", [=](Edit& e) { return e.map(beta, [](Index, double) { return 0.0; }); }});
+}
+
+// ---- A6: heads of an indexer
+
+/// Without ReLU: relu(x) - relu(-x) = x, as twice as many heads.
+bool without_relu(Edit& e) {
+  const Tensor query = e.tensor("query");
+  if (!e.has("query") || !e.has("weights") || query.rank < 3) return false;
+  const Index heads = query.shape[query.rank - 2];
+  const auto doubled = [&](const char* name, int axis_from_end, Index width, bool negated) {
+    const Stored before(e.tensor(name));
+    auto shape = before.shape;
+    shape[shape.size() - std::size_t(axis_from_end)] *= 2;
+    Stored after(*before.type, shape);
+    for (Index i = 0, n = after.elements(); i < n; ++i) {
+      const Index token = i / (2 * heads * width), head = i / width % (2 * heads);
+      const double x = number_at(before.tensor(), (token * heads + head % heads) * width + i % width);
+      set_number(after, i, negated && head >= heads ? -x : x);
+    }
+    return after;
+  };
+  const Stored q = doubled("query", 2, query.shape[query.rank - 1], true), w = doubled("weights", 1, 1, true);
+  if (e.has("query_dequant_scale")) {
+    const Stored s = doubled("query_dequant_scale", 1, 1, false);
+    e.set("query_dequant_scale", s);
+  }
+  e.set("query", q);
+  e.set("weights", w);
+  return true;
+}
+
+void heads(const Arguments& a, Changes& all) {
+  if (!is_indexer(*a.op)) return;
+  all.push_back({"A6", "ReLU is dropped, or comes after the sum over heads", without_relu});
+  const auto weights = [&](const char* text, auto f) {
+    all.push_back({"A6", text, [=](Edit& e) { return e.map("weights", [=](Index, double x) { return f(x); }); }});
+  };
+  weights("weights are dropped", [](double) { return 1.0; });
+  weights("weights are used without their sign", [](double x) { return std::abs(x); });
+  if (!parameter_of(*a.op, {"query_dequant_scale"}).empty())
+    all.push_back({"A6", "query_dequant_scale is used twice",
+                   [](Edit& e) { return e.map("query_dequant_scale", [](Index, double x) { return x * x; }); }});
+}
+
+// ---- N1
+
+void numerics(const Arguments& a, Changes& all) {
+  if (parameter_of(*a.op, {"numerics"}).empty()) return;
+  for (const char* other : {"device", "golden", "fast"})
+    all.push_back(
+        {"N1", string("numerics is \"") + other + "\"", [=](Edit& e) { return e.set("numerics", string(other)); }});
+}
+
+}  // namespace
+
+void add_argument_changes(const Arguments& a, Changes& all) {
+  mask(a, all);
+  lengths(a, all);
+  list(a, all);
+  softmax(a, all);
+  norms(a, all);
+  terms(a, all);
+  heads(a, all);
+  numerics(a, all);
+}
+
+std::vector<Change> changes_of(const Arguments& a) {
+  Changes all;
+  add_layout_changes(a, all);
+  add_quantisation_changes(a, all);
+  add_argument_changes(a, all);
+  return all;
+}
+
+const std::vector<std::string>& untried_changes() {
+  static const std::vector<std::string> all = {
+      "L2 applied twice, wrong end",
+      "L3 results in another order",
+      "L5 W_UK as W_UV",
+      "L6 negative slots to the last one",
+      "L7 other page sizes, addresses mod 2^31",
+      "L8 latent and rope caches swapped, blocks of FRACTAL_NZ as ND",
+      "L9 int4 nibbles",
+      "A2 lists without an end, polarity of masks, pre_tokens and next_tokens",
+      "A4 layer norm as RMS norm",
+      "A5 head h mod Nk",
+      "N1 rounded or int8 P, keys in bfloat16",
+      "N2",
+  };
+  return all;
+}
+
+}  // namespace dsakit::debug

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "debug/explain.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "debug/change.hpp"
+#include "debug/test_explain_cases.hpp"
+
+namespace dsakit::debug {
+namespace {
+
+/// A call with every kind of argument that changes look for.
+struct Kind {
+  const char* name;
+  Case (*make)(std::uint64_t seed);
+};
+const Kind kKinds[] = {
+    {"quant_lightning_indexer", [](std::uint64_t s) { return indexer_case(true, s); }},
+    {"lightning_indexer", [](std::uint64_t s) { return indexer_case(false, s); }},
+    {"sparse_flash_attention", [](std::uint64_t s) { return sparse_case(false, s); }},
+    {"kv_quant_sparse_flash_attention", [](std::uint64_t s) { return sparse_case(true, s); }},
+    {"fused_infer_attention_score_v2", dense_case},
+    {"mla_prolog_v3", [](std::uint64_t s) { return mla_case(false, s); }},
+    {"mla_prolog_v3 quantised", [](std::uint64_t s) { return mla_case(true, s); }},
+    {"lightning_indexer_prolog_quant", index_prolog_case},
+};
+
+bool names(const Explanation& e, const std::string& text) {
+  return std::any_of(e.findings.begin(), e.findings.end(), [&](const Tried& f) {
+    return f.text == text || std::any_of(f.twins.begin(), f.twins.end(),
+                                         [&](const std::string& t) { return t.starts_with(text + " ("); });
+  });
+}
+
+std::string said(const Explanation& e) {
+  std::string all = e.verdict + ", " + e.side;
+  for (const Tried& f : e.findings) {
+    all += "\n  " + f.text + " (" + f.id + ") " + std::to_string(f.before) + " -> " + std::to_string(f.after);
+    for (const std::string& t : f.twins) all += "\n    twin " + t;
+  }
+  for (const Tried& f : e.nearest)
+    all += "\n  near " + f.text + " " + std::to_string(f.before) + " -> " + std::to_string(f.after);
+  for (const Distance& d : e.outputs)
+    all += "\n  " + d.key + " " + std::to_string(d.figure) + (d.departs ? " departs" : "");
+  return all;
+}
+
+/// The reference's results with one change, or nothing where the change does nothing to this call.
+std::optional<Case> with(const Case& c, const std::vector<const Change*>& changes) {
+  bool changed = true;
+  try {
+    return recorded(c, {.reference = true, .edit = [&](Bound& b) {
+                          Edit edit(b);
+                          for (const Change* change : changes) changed &= change->edit(edit);
+                          if (!changed) throw Error(Status::invalid_argument, "test", "", "", "changes nothing", "");
+                        }});
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+std::vector<Change> edits_of(const Case& c) {
+  const Bound bound = bind(c);
+  std::vector<Change> all = changes_of(bound.arguments);
+  std::erase_if(all, [](const Change& change) { return !change.edit || change.id[0] == 'N'; });
+  return all;
+}
+
+/// Two mistakes that look like one of them: the other one does not show beside it.
+bool hides(const Case& both, const Case& c, const Change& one) {
+  const auto alone = with(c, {&one});
+  if (!alone) return true;
+  for (const auto& [key, tensor] : alone->tensors)
+    if (key.starts_with("out.") || key.starts_with("after.")) {
+      const auto other = both.tensors.find(key);
+      if (other == both.tensors.end()) return true;
+      const std::size_t n = tensor.bytes->size();
+      std::int64_t different = 0;
+      for (std::size_t i = 0; i < n; ++i) different += (*tensor.bytes)[i] != (*other->second.bytes)[i];
+      if (different > std::int64_t(n / 20)) return false;
+    }
+  return true;
+}
+
+/// What these calls cannot show: a hundredth of a scale, keys that no list has, the only row of a sequence.
+bool may_be_blind(const std::string& text) {
+  for (const char* known :
+       {"is of 128 steps, not 127", "is of 127 steps, not 128", "the mask is not causal (sparse_mode 0)",
+        "the mask is causal (sparse_mode 3)", "every row sees one key more"})
+    if (text.ends_with(known)) return true;
+  return false;
+}
+
+class Changes : public testing::TestWithParam<Kind> {};
+
+TEST_P(Changes, AreNamedWhereTheyShow) {
+  const Case c = GetParam().make(3);
+  std::int64_t named = 0;
+  for (const Change& change : edits_of(c)) {
+    SCOPED_TRACE(change.id + " " + change.text);
+    const auto faulty = with(c, {&change});
+    if (!faulty) continue;
+    const Explanation e = explain(*faulty);
+    if (e.verdict == "agrees" && may_be_blind(change.text)) continue;
+    ++named;
+    EXPECT_TRUE(names(e, change.text)) << said(e);
+    EXPECT_EQ(e.side, "producer");
+  }
+  EXPECT_GE(named, 14) << "of too few changes";
+}
+
+/// 50 calls over all operators that other machines have computed: the last bit of every 8th number is another.
+TEST_P(Changes, AreNotNamedOfCorrectCalls) {
+  for (std::uint64_t seed = 10; seed < 17; ++seed) {
+    SCOPED_TRACE(seed);
+    const Explanation e = explain(recorded(GetParam().make(seed), {.reference = true}), {.always = true});
+    EXPECT_EQ(e.verdict, "agrees") << said(e);
+    EXPECT_EQ(e.side, "consistent");
+    EXPECT_TRUE(e.findings.empty()) << said(e);
+    EXPECT_GT(e.tried, 14);
+  }
+}
+
+/// Pairs of changes to different arguments, some of all.
+TEST_P(Changes, AreNotNamedAloneWhereTwoMistakesWereMade) {
+  const Case c = GetParam().make(4);
+  const std::vector<Change> all = edits_of(c);
+  std::vector<std::pair<const Change*, std::string>> shown;  // and their results
+  for (const Change& change : all)
+    if (const auto faulty = with(c, {&change}); faulty && explain(*faulty, {.tries = 0}).verdict != "agrees")
+      shown.emplace_back(&change, change.text);
+  ASSERT_GT(shown.size(), 10u);
+  Random r(9);
+  std::int64_t pairs = 0;
+  for (int trial = 0; trial < 8; ++trial) {
+    const Change *first = shown[std::size_t(r.below(std::int64_t(shown.size())))].first,
+                 *second = shown[std::size_t(r.below(std::int64_t(shown.size())))].first;
+    const auto both = with(c, {first, second});
+    if (!both || hides(*both, c, *first) || hides(*both, c, *second)) continue;
+    ++pairs;
+    const Explanation e = explain(*both);
+    EXPECT_FALSE(e.findings.size() == 1 && (e.findings[0].text == first->text || e.findings[0].text == second->text))
+        << first->text << " and " << second->text << "\n"
+        << said(e);
+  }
+  EXPECT_GT(pairs, 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Explain, Changes, testing::ValuesIn(kKinds), [](const auto& kind) {
+  std::string name = kind.param.name;
+  std::replace(name.begin(), name.end(), ' ', '_');
+  return name;
+});
+
+// ---- mistakes made by hand, without the table of changes
+
+Explanation of(const Case& c) { return explain(c); }
+
+TEST(Explain, AScaleThatIsReadByPosition) {
+  Case c = indexer_case(true, 21), as_device = c;
+  const auto* table = reinterpret_cast<const std::int32_t*>(c.tensors["in.block_table"].bytes->data());
+  const f16* scale = reinterpret_cast<const f16*>(c.tensors["in.key_dequant_scale"].bytes->data());
+  Stored& wrong = as_device.tensors["in.key_dequant_scale"] = Stored(c.tensors["in.key_dequant_scale"].tensor());
+  for (std::int64_t page = 0; page < 32; ++page)  // of the first sequence
+    for (std::int64_t i = 0; i < 16; ++i)
+      reinterpret_cast<f16*>(wrong.bytes->data())[table[page] * 16 + i] = scale[page * 16 + i];
+  as_device.tensors["in.actual_seq_lengths_query"] = c.tensors["in.actual_seq_lengths_query"] =
+      stored<std::int32_t>({2}, {8, 8});
+  const Case device = recorded(as_device, {.reference = true});
+  c.tensors["out.sparse_indices"] = device.tensors.at("out.sparse_indices");
+  const Explanation e = of(c);
+  EXPECT_EQ(e.verdict, "layout") << said(e);
+  EXPECT_EQ(e.side, "producer");
+  EXPECT_TRUE(names(e, "key_dequant_scale is read by position, not by block_table")) << said(e);
+  EXPECT_EQ(e.findings[0].id, "L10");
+  EXPECT_EQ(e.findings[0].keys.wrong, 0);
+  EXPECT_EQ(e.findings[0].keys.common, std::int64_t(64 * e.rows.size()));
+  EXPECT_GT(e.keys.wrong, 100);
+  EXPECT_EQ(e.findings[0].rows_agreeing, std::int64_t(e.rows.size()));
+}
+
+TEST(Explain, AMaskAlignedAtTheTopLeft) {
+  Case c = indexer_case(false, 22);
+  c.tensors["in.actual_seq_lengths_query"] = stored<std::int32_t>({2}, {3, 8});
+  Case device = c;
+  device.tensors["in.actual_seq_lengths_key"] = stored<std::int32_t>({2}, {3, 5});  // rows see 1, 2, .. keys
+  c.tensors["out.sparse_indices"] = recorded(device, {.reference = true}).tensors.at("out.sparse_indices");
+  const Explanation e = of(c);
+  EXPECT_EQ(e.verdict, "arguments") << said(e);
+  EXPECT_TRUE(names(e, "the mask is aligned at the top left")) << said(e);
+}
+
+/// Results as they are, recorded in another order.
+template <class F>
+Explanation reordered(const char* key, F from) {
+  Case c = recorded(mla_case(false, 23), {.reference = true});
+  const Stored before = c.tensors.at(key);
+  Stored& after = c.tensors[key] = Stored(before.tensor());
+  for (std::int64_t i = 0; i < before.elements(); ++i)
+    reinterpret_cast<bf16*>(after.bytes->data())[i] = reinterpret_cast<const bf16*>(before.bytes->data())[from(i)];
+  return explain(c);
+}
+
+TEST(Explain, ResultsThatAreReadOtherwise) {
+  constexpr std::int64_t tokens = 10, heads = 4, latent = 64, rope = 16;
+  const Explanation pairs =
+      reordered("out.query_rope", [](std::int64_t i) { return i - i % rope + i % 2 * (rope / 2) + i % rope / 2; });
+  EXPECT_TRUE(names(pairs, "query_rope is recorded as pairs")) << said(pairs);
+  const Explanation by_head = reordered("out.query", [](std::int64_t i) {
+    return i / latent % tokens * heads * latent + i / (tokens * latent) * latent + i % latent;
+  });
+  EXPECT_EQ(by_head.verdict, "layout") << said(by_head);
+  EXPECT_TRUE(names(by_head, "query is recorded as heads x tokens")) << said(by_head);
+  Case c = recorded(indexer_case(true, 24), {.reference = true});
+  auto* position = reinterpret_cast<std::int32_t*>(c.tensors.at("out.sparse_indices").bytes->data());
+  for (std::int64_t i = 0; i < c.tensors.at("out.sparse_indices").elements(); ++i) ++position[i];
+  const Explanation by_one = explain(c);
+  EXPECT_TRUE(names(by_one, "recorded positions begin at 1")) << said(by_one);
+}
+
+TEST(Explain, LogSumExpToTheBaseOfTwo) {
+  Case c = recorded(dense_case(25), {.reference = true});
+  auto* lse = reinterpret_cast<float*>(c.tensors.at("out.softmax_lse").bytes->data());
+  for (std::int64_t i = 0; i < c.tensors.at("out.softmax_lse").elements(); ++i) lse[i] *= float(std::numbers::log2e);
+  const Explanation e = explain(c);
+  EXPECT_EQ(e.verdict, "arguments") << said(e);
+  EXPECT_TRUE(names(e, "softmax_lse is to the base of 2"));
+}
+
+TEST(Explain, DeviceNumericsAreNoMistake) {
+  for (const char* numerics : {"device", "golden"}) {
+    Case c = sparse_case(false, 26);
+    c.attributes["numerics"] = std::string(numerics);
+    Case r = recorded(c, {.reference = true}, false);
+    r.attributes.erase("numerics");
+    const Explanation e = explain(r, {.always = true});
+    EXPECT_EQ(e.verdict, "agrees") << said(e);
+    EXPECT_TRUE(e.findings.empty());
+  }
+}
+
+// ---- verdict and side
+
+TEST(Explain, SidesAreThoseOfOutAndRef) {
+  const Case right = recorded(sparse_case(false, 27), {.reference = true});
+  Case other = sparse_case(false, 27);
+  other.attributes["scale_value"] = 1.0;
+  const Case wrong = recorded(other, {.reference = true});
+  const auto with_results = [&](const Case* out, const Case* ref) {
+    Case c = sparse_case(false, 27);
+    if (out) c.tensors["out.attention_out"] = out->tensors.at("out.attention_out");
+    if (ref) c.tensors["ref.attention_out"] = ref->tensors.at("out.attention_out");
+    return explain(c);
+  };
+  EXPECT_EQ(with_results(&right, nullptr).side, "consistent");
+  EXPECT_EQ(with_results(&right, &right).verdict, "agrees");
+  const Explanation call = with_results(&right, &wrong);
+  EXPECT_EQ(call.side, "call");
+  EXPECT_EQ(call.target, "ref");
+  EXPECT_EQ(call.verdict, "arguments");
+  EXPECT_TRUE(names(call, "scale_value is 1"));
+  EXPECT_EQ(with_results(nullptr, &wrong).side, "call");
+  const Explanation producer = with_results(&wrong, &right);
+  EXPECT_EQ(producer.side, "producer");
+  EXPECT_EQ(producer.target, "out");
+  EXPECT_EQ(with_results(&wrong, &wrong).side, "dsakit?");
+}
+
+TEST(Explain, TwinsAreOneFinding) {
+  Case c = indexer_case(true, 28);
+  c.tensors["in.actual_seq_lengths_query"] = stored<std::int32_t>({2}, {8, 8});  // one sequence: positions are slots
+  Case device = c;
+  std::vector<std::int32_t> table(64);
+  for (std::int32_t i = 0; i < 64; ++i) table[std::size_t(i)] = i;
+  device.tensors["in.block_table"] = stored<std::int32_t>({2, 32}, table);
+  c.tensors["out.sparse_indices"] = recorded(device, {.reference = true}).tensors.at("out.sparse_indices");
+  const Explanation e = explain(c);
+  EXPECT_EQ(e.verdict, "layout") << said(e);
+  ASSERT_EQ(e.findings.size(), 1u);
+  EXPECT_EQ(e.findings[0].text, "block_table is ignored: pages lie one after another");
+  EXPECT_EQ(e.findings[0].twins, std::vector<std::string>{"block_table is ignored: positions are slots (L7)"});
+}
+
+TEST(Explain, NoChangeFitsAnOperatorThatIsWrong) {
+  Case c = recorded(sparse_case(true, 29), {.reference = true});
+  auto* out = reinterpret_cast<bf16*>(c.tensors.at("out.attention_out").bytes->data());
+  for (std::int64_t i = 0; i < c.tensors.at("out.attention_out").elements(); i += 3)
+    out[i] = to_bf16(-to_float(out[i]));
+  const Explanation e = explain(c);
+  EXPECT_EQ(e.verdict, "operator");
+  EXPECT_TRUE(e.findings.empty());
+  EXPECT_EQ(e.nearest.size(), 3u);
+}
+
+TEST(Explain, ARefusedCallIsOneOfInputs) {
+  Case c = indexer_case(true, 30);
+  reinterpret_cast<std::int32_t*>(c.tensors["in.block_table"].bytes->data())[2] = 999;
+  const Explanation e = explain(c);
+  EXPECT_EQ(e.verdict, "inputs");
+  EXPECT_EQ(e.side, "call");
+  EXPECT_NE(e.refusal.find("block_table"), std::string::npos);
+}
+
+TEST(Explain, TriesAndClassesLimitTheSearch) {
+  Case device = sparse_case(false, 31);
+  device.attributes["scale_value"] = 1.0;
+  Case c = recorded(device, {.reference = true});
+  c.attributes["scale_value"] = 0.3;
+  const Explanation few = explain(c, {.tries = 3});
+  EXPECT_EQ(few.tried, 3);
+  EXPECT_EQ(few.verdict, "operator");
+  EXPECT_GT(few.untried.size(), 20u);
+  const Explanation layouts = explain(c, {.classes = "L"});
+  EXPECT_EQ(layouts.verdict, "operator");
+  EXPECT_TRUE(layouts.untried.empty());
+  const Explanation arguments = explain(c, {.classes = "A", .row = 5});
+  EXPECT_EQ(arguments.verdict, "arguments");
+  EXPECT_EQ(arguments.rows, std::vector<std::int64_t>{5});
+  const Explanation e = explain(c);
+  EXPECT_EQ(said(explain(c)), said(e));
+  EXPECT_TRUE(std::count(e.blind.begin(), e.blind.end(), "the mask is not causal (sparse_mode 0) (A1)"))
+      << "lists name visible keys alone";
+}
+
+}  // namespace
+}  // namespace dsakit::debug

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cmath>
+#include <cstring>
+#include <numbers>
+
+#include "core/view.hpp"
+#include "debug/execute.hpp"
+#include "debug/rule.hpp"
+#include "debug/test_cases.hpp"
+
+// Calls with nothing recorded yet, large enough that mistakes show.
+namespace dsakit::debug {
+
+inline Stored random_stored(Random& r, DType type, std::vector<std::int64_t> shape, float low = -1, float high = 1) {
+  Stored s(io::file_dtype_of(type), std::move(shape));
+  const std::int64_t n = s.elements();
+  std::byte* to = s.bytes->data();
+  for (std::int64_t i = 0; i < n; ++i) {
+    if (type == DType::i8) reinterpret_cast<std::int8_t*>(to)[i] = std::int8_t(r.below(255) - 127);
+    else if (type == DType::bf16) reinterpret_cast<bf16*>(to)[i] = to_bf16(r.uniform(low, high));
+    else if (type == DType::f16) reinterpret_cast<f16*>(to)[i] = to_f16(r.uniform(low, high));
+    else reinterpret_cast<float*>(to)[i] = r.uniform(low, high);
+  }
+  return s;
+}
+
+/// Two sequences with 3 and 5 rows over pages of 16, out of order.
+struct PagedBatch {
+  static constexpr std::int64_t rows = 8, pages = 64, page = 16;
+  std::vector<std::int32_t> table, totals{3, 8}, keys{500, 290};
+  explicit PagedBatch(Random& r) : table(64) {
+    for (std::int32_t i = 0; i < 64; ++i) table[std::size_t(i)] = i;
+    for (std::int64_t i = 63; i > 0; --i) std::swap(table[std::size_t(i)], table[std::size_t(r.below(i + 1))]);
+  }
+  void add(Case& c, const char* lengths_key, const char* layout_key) const {
+    c.tensors["in.block_table"] = stored<std::int32_t>({2, 32}, table);
+    c.tensors["in.actual_seq_lengths_query"] = stored<std::int32_t>({2}, totals);
+    c.tensors[std::string("in.") + lengths_key] = stored<std::int32_t>({2}, keys);
+    c.attributes["layout_query"] = std::string("TND");
+    c.attributes[layout_key] = std::string("PA_BSND");
+  }
+  std::int64_t visible(std::int64_t row) const { return row < 3 ? 500 - 3 + row + 1 : 290 - 8 + row + 1; }
+};
+
+inline Case indexer_case(bool quantised, std::uint64_t seed) {
+  Random r(seed);
+  const PagedBatch batch(r);
+  constexpr std::int64_t heads = 8, dims = 64;
+  const DType type = quantised ? DType::i8 : DType::bf16;
+  Case c;
+  c.call = quantised ? "dsakit.quant_lightning_indexer" : "dsakit.lightning_indexer";
+  batch.add(c, "actual_seq_lengths_key", "layout_key");
+  c.attributes["sparse_count"] = std::int64_t{64};
+  c.tensors["in.query"] = random_stored(r, type, {batch.rows, heads, dims});
+  c.tensors["in.key"] = random_stored(r, type, {batch.pages, batch.page, 1, dims});
+  c.tensors["in.weights"] = random_stored(r, quantised ? DType::f16 : type, {batch.rows, heads}, -0.5f, 1);
+  if (!quantised) return c;
+  c.tensors["in.query_dequant_scale"] = random_stored(r, DType::f16, {batch.rows, heads}, 0.01f, 0.05f);
+  c.tensors["in.key_dequant_scale"] = random_stored(r, DType::f16, {batch.pages, batch.page, 1}, 0.01f, 0.05f);
+  return c;
+}
+
+inline Case sparse_case(bool packed, std::uint64_t seed) {
+  Random r(seed);
+  const PagedBatch batch(r);
+  constexpr std::int64_t heads = 4, dv = 64, dr = 16, tile = 16, list = 96;
+  Case c;
+  c.call = packed ? "dsakit.kv_quant_sparse_flash_attention" : "dsakit.sparse_flash_attention";
+  batch.add(c, "actual_seq_lengths_kv", "layout_kv");
+  c.attributes["attention_mode"] = std::int64_t{2};
+  c.attributes["scale_value"] = 0.3;
+  std::vector<std::int32_t> positions(std::size_t(batch.rows * list));
+  for (std::int64_t row = 0; row < batch.rows; ++row)
+    for (std::int64_t i = 0; i < list; ++i)  // each once: a step that has no factor with the length, from the newest on
+      positions[std::size_t(row * list + i)] = std::int32_t(batch.visible(row) - 1 - i * (batch.visible(row) / list));
+  c.tensors["in.sparse_indices"] = stored<std::int32_t>({batch.rows, 1, list}, positions);
+  c.tensors["in.sinks"] = random_stored(r, DType::f32, {heads}, 1, 6);
+  if (!packed) {
+    c.tensors["in.query"] = random_stored(r, DType::bf16, {batch.rows, heads, dv}, -2, 2);
+    c.tensors["in.query_rope"] = random_stored(r, DType::bf16, {batch.rows, heads, dr}, -2, 2);
+    c.tensors["in.key"] = random_stored(r, DType::bf16, {batch.pages, batch.page, 1, dv});
+    c.tensors["in.key_rope"] = random_stored(r, DType::bf16, {batch.pages, batch.page, 1, dr});
+    c.layouts["in.value"].of = "in.key";
+    return c;
+  }
+  c.attributes["key_quant_mode"] = c.attributes["value_quant_mode"] = std::int64_t{2};
+  c.attributes["tile_size"] = tile, c.attributes["rope_head_dim"] = dr;
+  c.tensors["in.query"] = random_stored(r, DType::bf16, {batch.rows, heads, dv + dr}, -2, 2);
+  constexpr std::int64_t width = dv + 2 * dr + 4 * (dv / tile);
+  Stored key = random_stored(r, DType::i8, {batch.pages, batch.page, 1, width});
+  for (std::int64_t row = 0; row < batch.pages * batch.page; ++row) {
+    std::byte* at = key.bytes->data() + row * width + dv;
+    for (std::int64_t i = 0; i < dr; ++i, at += 2) {
+      const bf16 x = to_bf16(r.uniform(-1, 1));
+      std::memcpy(at, &x, 2);
+    }
+    for (std::int64_t i = 0; i < dv / tile; ++i, at += 4) {
+      const float s = r.uniform(0.004f, 0.012f);
+      std::memcpy(at, &s, 4);
+    }
+  }
+  c.tensors["in.key"] = key;
+  c.layouts["in.value"].of = "in.key";
+  return c;
+}
+
+/// Cosines and sines of tokens far apart.
+inline void add_rope(Case& c, const char* cos, const char* sin, std::int64_t tokens, std::int64_t width) {
+  std::vector<bf16> x(std::size_t(tokens * width)), y(x);
+  for (std::int64_t t = 0; t < tokens; ++t)
+    for (std::int64_t j = 0; j < width; ++j) {
+      const double angle = double(37 * t + 11) * std::pow(100.0, -2.0 * double(j % (width / 2)) / double(width));
+      x[std::size_t(t * width + j)] = to_bf16(float(std::cos(angle)));
+      y[std::size_t(t * width + j)] = to_bf16(float(std::sin(angle)));
+    }
+  c.tensors[cos] = stored<bf16>({tokens, width}, x);
+  c.tensors[sin] = stored<bf16>({tokens, width}, y);
+}
+
+inline Case mla_case(bool quantised, std::uint64_t seed) {
+  Random r(seed);
+  constexpr std::int64_t tokens = 10, hidden = 128, rank = 64, heads = 4, nope = 32, rope = 16, latent = 64;
+  constexpr std::int64_t wide = heads * (nope + rope);
+  Case c;
+  c.call = "dsakit.mla_prolog_v3";
+  c.tensors["in.token_x"] = random_stored(r, DType::bf16, {tokens, hidden}, -0.02f, 0.02f);
+  c.tensors["in.weight_dq"] = random_stored(r, DType::bf16, {hidden, rank}, -0.1f, 0.1f);
+  c.tensors["in.weight_uq_qr"] = random_stored(r, quantised ? DType::i8 : DType::bf16, {rank, wide}, -0.1f, 0.1f);
+  c.tensors["in.weight_uk"] = random_stored(r, DType::bf16, {heads, nope, latent}, -0.1f, 0.1f);
+  c.tensors["in.weight_dkv_kr"] = random_stored(r, DType::bf16, {hidden, latent + rope}, -0.1f, 0.1f);
+  c.tensors["in.rmsnorm_gamma_cq"] = random_stored(r, DType::bf16, {rank}, 0.3f, 2);
+  c.tensors["in.rmsnorm_gamma_ckv"] = random_stored(r, DType::bf16, {latent}, 0.3f, 2);
+  add_rope(c, "in.rope_cos", "in.rope_sin", tokens, rope);
+  c.tensors["in.kv_cache"] = random_stored(r, DType::bf16, {4, 8, 1, latent});
+  c.tensors["in.kr_cache"] = random_stored(r, DType::bf16, {4, 8, 1, rope});
+  c.tensors["in.cache_index"] = stored<std::int64_t>({tokens}, {3, 4, 5, 6, 7, 8, 9, 12, 13, -1});
+  c.attributes["qc_qr_scale"] = 1.25, c.attributes["kc_scale"] = 0.75;
+  c.attributes["query_norm_flag"] = true;
+  if (!quantised) return c;
+  c.attributes["weight_quant_mode"] = std::int64_t{1};
+  c.tensors["in.dequant_scale_w_uq_qr"] = random_stored(r, DType::f32, {1, wide}, 0.0005f, 0.002f);
+  c.tensors["in.smooth_scales_cq"] = random_stored(r, DType::f32, {1, rank}, 0.5f, 2);
+  return c;
+}
+
+inline Case index_prolog_case(std::uint64_t seed) {
+  Random r(seed);
+  constexpr std::int64_t tokens = 10, hidden = 128, rank = 64, heads = 4, dim = 32, rope = 16;
+  Case c;
+  c.call = "dsakit.lightning_indexer_prolog_quant";
+  c.tensors["in.x"] = random_stored(r, DType::bf16, {tokens, hidden}, -0.02f, 0.02f);
+  c.tensors["in.q_norm"] = random_stored(r, DType::i8, {tokens, rank});
+  c.tensors["in.q_norm_scale"] = random_stored(r, DType::f32, {tokens, 1}, 0.005f, 0.02f);
+  c.tensors["in.w_qb"] = random_stored(r, DType::i8, {rank, heads * dim});
+  c.tensors["in.w_qb_scale"] = random_stored(r, DType::f32, {1, heads * dim}, 0.0005f, 0.002f);
+  c.tensors["in.wk"] = random_stored(r, DType::bf16, {hidden, dim}, -0.1f, 0.1f);
+  c.tensors["in.w_proj"] = random_stored(r, DType::bf16, {hidden, heads}, -1, 1);
+  c.tensors["in.ln_gamma_k"] = random_stored(r, DType::bf16, {dim}, 0.3f, 2);
+  c.tensors["in.ln_beta_k"] = random_stored(r, DType::bf16, {dim}, -1, 1);
+  add_rope(c, "in.cos", "in.sin", tokens, rope);
+  std::vector<bf16> hadamard(dim * dim);
+  for (std::size_t i = 0; i < dim; ++i)
+    for (std::size_t j = 0; j < dim; ++j)
+      hadamard[i * dim + j] = to_bf16((std::popcount(i & j) % 2 ? -1.0f : 1.0f) / std::sqrt(float(dim)));
+  c.tensors["in.hadamard_q"] = c.tensors["in.hadamard_k"] = stored<bf16>({dim, dim}, hadamard);
+  c.tensors["in.k_cache"] = random_stored(r, DType::i8, {4, 8, 1, dim});
+  c.tensors["in.k_scale_cache"] = random_stored(r, DType::f16, {4, 8, 1, 1}, 0.01f, 0.02f);
+  c.tensors["in.k_cache_index"] = stored<std::int64_t>({tokens}, {3, 4, 5, 6, 7, 8, 9, 12, 13, -1});
+  return c;
+}
+
+inline Case dense_case(std::uint64_t seed) {
+  Random r(seed);
+  constexpr std::int64_t sequences = 2, heads = 4, dv = 64, pages = 64, page = 16;
+  const PagedBatch batch(r);
+  Case c;
+  c.call = "dsakit.fused_infer_attention_score_v2";
+  c.attributes = {{"num_query_heads", heads}, {"num_key_value_heads", std::int64_t{2}},
+                  {"softmax_scale", 0.3},     {"input_layout", std::string("BSND")},
+                  {"block_size", page},       {"return_softmax_lse", true}};
+  c.tensors["in.query"] = random_stored(r, DType::bf16, {sequences, 1, heads, dv}, -2, 2);
+  c.tensors["in.key"] = random_stored(r, DType::bf16, {pages, page, 2 * dv});
+  c.tensors["in.value"] = random_stored(r, DType::bf16, {pages, page, 2 * dv});
+  c.tensors["in.block_table"] = stored<std::int32_t>({2, 32}, batch.table);
+  c.attributes["actual_seq_kvlen"] = Integers{500, 290};
+  return c;
+}
+
+/// What a run of `how` leaves becomes what was recorded, with a last rounding of every 8th number that went the other
+/// way, as another machine's may.
+inline Case recorded(Case c, const Execution& how, bool noisy = true) {
+  const Outcome outcome = execute(c, how);
+  if (outcome.refusal) throw *outcome.refusal;
+  Random r(77);
+  for (const auto& [key, result] : outcome.results) {
+    Stored s(result.tensor);
+    const DType type = result.tensor.dtype;
+    if (noisy && (type == DType::bf16 || type == DType::f16) && key.find("cache") == key.npos) {
+      auto* bits = reinterpret_cast<std::uint16_t*>(s.bytes->data());
+      for (std::int64_t i = 0, n = s.elements(); i < n; ++i)
+        if (r.below(8) == 0 && (bits[i] & 0x7fff) != 0 && (bits[i] & 0x7f) != 0x7f)
+          bits[i] = std::uint16_t(bits[i] + 1);
+    }
+    c.tensors[key] = s;
+  }
+  return c;
+}
+
+}  // namespace dsakit::debug
