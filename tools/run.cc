@@ -19,6 +19,7 @@
 #include "io/memory.hpp"
 #include "io/tokens.hpp"
 #include "launch.hpp"
+#include "run/numa.hpp"
 
 namespace dsakit::tools {
 namespace {
@@ -223,6 +224,8 @@ int run(const RunOptions& options) {
     throw Error(Status::io_error, "run", "/dev/null", "", "cannot be written", "a sink for what rank 0 prints");
   const std::string grid = grid_of(group, folder, options);
   const Model model = loaded(folder, options, group, grid);
+  if (const std::size_t nodes = numa_nodes().size(); !group && nodes > 1 && model.weight_bytes() > (std::size_t{1} << 30))
+    fmt::print(stderr, "this machine has {} NUMA nodes: {}\n", nodes, rank_per_node(int(nodes)));
   if (speaks)
     for (const std::string& note : model.notes()) fmt::print(stderr, "{}\n", note);
   const bool tokens = !options.tokens.empty();
