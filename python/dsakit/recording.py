@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from . import _core
-from .errors import raise_error
+from .errors import raise_error, shown
 
 
 class capture:  # noqa: N801
@@ -36,7 +36,10 @@ class capture:  # noqa: N801
         keep: str = "last",
         caches: str = "touched",
         weights: str = "once",
+        taps: Sequence[str] = (),
     ):
+        if taps:
+            raise_error("UNSUPPORTED", "capture", "taps", "", f"is {shown(taps)}", "() (steps are not recorded)")
         names = [operators] if isinstance(operators, str) else list(operators or [])
         if not 0 < max_bytes < 1 << 63:
             raise_error("INVALID_ARGUMENT", "capture", "max_bytes", "", f"is {max_bytes}", "1..2^63-1")

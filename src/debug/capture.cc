@@ -19,6 +19,7 @@
 #include "debug/environment.hpp"
 #include "debug/hash.hpp"
 #include "debug/record.hpp"
+#include "debug/spelling.hpp"
 #include "debug/watch.hpp"
 #include "io/durable.hpp"
 #include "ops/describe_text.hpp"
@@ -102,6 +103,7 @@ class Capture::Recorder : public Watcher {
     if (error || ::access(options.path.c_str(), W_OK) != 0)
       throw Error(Status::io_error, "capture", io::printable(options.path), "", "cannot be written", "a folder",
                   error ? error.message() : "");
+    rebuild_index();
   }
 
   std::unique_ptr<WatchedCall> begin(const Arguments& arguments, Context& context) noexcept override;
@@ -130,6 +132,7 @@ class Capture::Recorder : public Watcher {
   void put_weights_beside(Case&);
   bool make_room(std::uint64_t bytes);
   void append_index(const std::string& line) const;
+  void rebuild_index() const;
   void stop(Context&, const std::string& why) noexcept;
   void write_summary(const std::string& note) const;
 
@@ -265,6 +268,29 @@ void Capture::Recorder::append_index(const std::string& line) const {
   const io::Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
   if (file.number() < 0 || ::write(file.number(), text.data(), text.size()) != ssize_t(text.size()))
     throw Error(Status::io_error, "capture", io::printable(path), "", "cannot be written", "a file that can");
+}
+
+/// Of a folder that has cases and no index any more, from what they say.
+void Capture::Recorder::rebuild_index() const {
+  if (std::filesystem::exists(options_.path + "/index.jsonl")) return;
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(options_.path)) {
+    const std::string name = entry.path().filename();
+    if (name.ends_with(".safetensors") && name[0] != '.' && !name.starts_with("weight-")) names.insert(name);
+  }
+  for (const std::string& name : names) try {
+      const io::SafetensorsFile file(options_.path + "/" + name);
+      auto metadata = file.metadata();
+      const Operator* op = find_spelling(metadata["call"]);
+      const std::string where = metadata["where"];  // an object: its members go into the line
+      if (!op || where.size() < 2) continue;
+      append_index("{\"file\":" + io::json_quoted(name) + ",\"operator\":" + io::json_quoted(op->name) + "," +
+                   where.substr(1, where.size() - 2) + ",\"status\":\"" +
+                   (metadata.contains("status") ? "REFUSED" : "OK") +
+                   "\",\"bytes\":" + std::to_string(file.file().size()) + "}");
+    } catch (const Error&) {
+      // No file of ours.
+    }
 }
 
 void Capture::Recorder::stop(Context& context, const std::string& why) noexcept {

@@ -190,6 +190,24 @@ TEST(Capture, AWeightIsStoredOnceAndPackedOnesAsTheMatrixTheyWere) {
   EXPECT_THROW(read_case(all.front()), Error);
 }
 
+TEST(Capture, ALostIndexIsMadeAnew) {
+  const io::TestFolder folder;
+  PagedIndexer call;
+  const auto record = [&] {
+    const Capture capture({.path = folder.path()});
+    call.selected();
+    call.selected();
+  };
+  record();
+  const std::string index = io::bytes_of(folder / "index.jsonl");
+  std::filesystem::remove(folder / "index.jsonl");
+  folder.write("000000-broken.safetensors", "no case");
+  { const Capture capture({.path = folder.path()}); }
+  EXPECT_EQ(io::bytes_of(folder / "index.jsonl"), index);
+  { const Capture capture({.path = folder.path()}); }
+  EXPECT_EQ(io::bytes_of(folder / "index.jsonl"), index);
+}
+
 TEST(Capture, FiltersSayWhatTheyLeaveOut) {
   const io::TestFolder folder;
   PagedIndexer call;
