@@ -15,6 +15,7 @@
 #include "debug/check_layout.hpp"
 #include "debug/compare.hpp"
 #include "debug/rule.hpp"
+#include "debug/scores.hpp"
 #include "debug/spelling.hpp"
 #include "dsakit/capture.hpp"
 #include "dsakit/context.hpp"
@@ -218,11 +219,12 @@ nb::list compared(const Case& c, const std::vector<debug::Pair>& pairs) {
 nb::list judged(const std::string& rule, const Case& c, const std::vector<debug::Pair>& pairs,
                 const std::vector<debug::Pair>& third) {
   nb::list all;
+  const auto scores = debug::needs_scores(rule) ? debug::index_scores(c) : std::vector<std::vector<double>>();
   for (const debug::Pair& pair : pairs) {
     const debug::Pair* other = nullptr;
     for (const debug::Pair& t : third)
       if (t.parameter == pair.parameter) other = &t;
-    const debug::Finding f = debug::judge(rule, c.op(), pair, other);
+    const debug::Finding f = debug::judge(rule, c.op(), pair, other, &scores);
     const debug::Figures& n = f.figures;
     nb::dict d;
     d["name"] = f.key;

@@ -8,6 +8,7 @@
 #include "core/check.hpp"
 #include "debug/compare.hpp"
 #include "debug/rule.hpp"
+#include "debug/scores.hpp"
 
 namespace dsakit::tools {
 namespace {
@@ -60,8 +61,10 @@ std::vector<Finding> judge_case(const Case& c, const CheckOptions& options, bool
   if (against == "ref" && !has_ref)
     refuse_case(c, "group ref", "is empty", "golden results", "CASE_MISSING", "--against reference computes them");
   std::vector<Finding> findings;
+  const auto scores = needs_scores(options.rule) ? index_scores(c) : std::vector<std::vector<double>>();
   if (against == "ref" && !third) {
-    for (const Pair& pair : pairs_of(c, "out", c, "ref")) findings.push_back(judge(options.rule, c.op(), pair));
+    for (const Pair& pair : pairs_of(c, "out", c, "ref"))
+      findings.push_back(judge(options.rule, c.op(), pair, nullptr, &scores));
     return findings;
   }
   const Outcome golden = execute(c, {.reference = against != "fast"});
@@ -71,7 +74,7 @@ std::vector<Finding> judge_case(const Case& c, const CheckOptions& options, bool
     const Pair* other = nullptr;
     for (const Pair& one : others)
       if (one.parameter == pair.parameter) other = &one;
-    findings.push_back(judge(options.rule, c.op(), pair, other));
+    findings.push_back(judge(options.rule, c.op(), pair, other, &scores));
   }
   return findings;
 }

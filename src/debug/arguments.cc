@@ -10,34 +10,6 @@
 namespace dsakit::debug {
 namespace {
 
-template <class Member>
-void read(const Argument& from, Member& to) {
-  if constexpr (std::is_same_v<Member, TensorList>) {
-    if (const auto* list = std::get_if<std::vector<Tensor>>(&from)) to = *list;
-  } else if constexpr (std::is_same_v<Member, std::string_view>) {
-    if (const auto* text = std::get_if<std::string>(&from)) to = *text;
-  } else if constexpr (std::is_same_v<Member, Level>) {
-    if (const auto* text = std::get_if<std::string>(&from)) to = *text == "strict" ? Level::strict : Level::portable;
-  } else if constexpr (std::is_same_v<Member, Axes>) {
-    if (const auto* list = std::get_if<Integers>(&from)) to = Axes(list->data(), std::int64_t(list->size()));
-  } else if constexpr (std::is_same_v<Member, double>) {
-    if (const auto* integer = std::get_if<std::int64_t>(&from)) to = double(*integer);
-    else if (const auto* number = std::get_if<double>(&from)) to = *number;
-  } else if (const auto* value = std::get_if<Member>(&from)) {
-    to = *value;
-  }
-}
-
-/// Arguments of one type from the values, which outlive them.
-template <class Args, class Outs>
-void read_all(const Arguments& all, Args& args, Outs& outs) {
-  auto value = all.values.begin();
-  for_each_field(args, outs, [&](const Field&, auto& member) {
-    if constexpr (!std::is_const_v<std::remove_reference_t<decltype(member)>>) read(*value, member);
-    ++value;
-  });
-}
-
 struct Entry {
   std::string_view name;
   void (*infer)(Arguments&);

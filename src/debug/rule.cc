@@ -26,6 +26,7 @@ struct Data {
   DType dtype;
   Kind kind = Kind::data;
   double most_g = 0;  // the largest finite |g|
+  const std::vector<std::vector<double>>* scores = nullptr;
 
   std::string_view name() const { return pair.parameter; }
   std::size_t size() const { return a.size(); }
@@ -291,6 +292,37 @@ Finding cann_mla(const Data& d, const Figures& f) {
   return d.dtype == DType::f32 ? element_wise(d, f, 1e-3, 1e-3) : element_wise(d, f, 5e-2, 5e-2);
 }
 
+/// Lists equal in any order, or else entries that only one of them has score as good as the cut: the lowest golden one.
+Finding cann_li(const Data& d, const Figures& figures) {
+  if (!is_selection(d)) return element_wise(d, figures, 0, 1e-4);
+  Figures f = figures;
+  std::int64_t odd = 0, rows = 0;
+  f.departing = 0;
+  each_row(d, [&](std::size_t begin, std::size_t end) {
+    const auto row = std::size_t(rows++);
+    const std::vector<double> none, &scores = row < d.scores->size() ? (*d.scores)[row] : none;
+    const auto score = [&](double index) {
+      return index >= 0 && index < double(scores.size()) ? scores[std::size_t(index)] : std::nan("");
+    };
+    std::vector<double> a(d.a.begin() + std::ptrdiff_t(begin), d.a.begin() + std::ptrdiff_t(end)), apart;
+    std::vector<double> g(d.g.begin() + std::ptrdiff_t(begin), d.g.begin() + std::ptrdiff_t(end));
+    double cut = std::numeric_limits<double>::infinity();
+    for (const double index : g)
+      if (index >= 0) cut = std::min(cut, score(index));
+    std::sort(a.begin(), a.end());
+    std::sort(g.begin(), g.end());
+    std::set_symmetric_difference(a.begin(), a.end(), g.begin(), g.end(), std::back_inserter(apart));
+    odd += std::int64_t(apart.size());
+    for (const double index : apart) {
+      if (abs(score(index) - cut) <= 1e-4 * abs(cut)) continue;
+      if (f.departing++ == 0) f.worst_departing = d.at[begin], f.departing_a = index, f.departing_g = cut;
+    }
+  });
+  return finding(d, f, f.departing == 0,
+                 text("%lld entries in one list only, %lld of them not within 1e-4 of the cut", (long long)odd,
+                      (long long)f.departing));
+}
+
 /// Close by an absolute or a relative measure, and in direction.
 Finding flashmla(const Data& d, Figures f, bool prefill) {
   const bool lse = d.name().find("lse") != std::string_view::npos;
@@ -374,6 +406,7 @@ const Rule kRules[] = {
     {{"pypto", "few elements beyond atol + rtol * |golden|, by output"}, pypto},
     {{"pypto-topk", "per row at most 0.05 % of the golden entries missing"},
      [](const Data& d, const Figures& f) { return as_sets(d, f, 5e-4, 0); }},
+    {{"cann-li", "the same indices in any order, or scores within 1e-4 of the cut", false, true}, cann_li},
     {{"cann-sfa", "99.5 % inside, none off by 10 x"},
      [](const Data& d, const Figures& f) { return cann_sparse(d, f); }},
     {{"cann-mla", "int8 +-1; 16 bits 5e-2 + 5e-2; float32 1e-3"}, cann_mla},
@@ -450,7 +483,14 @@ const std::vector<RuleInfo>& rules() {
   return all;
 }
 
-Finding judge(std::string_view rule, const Operator& op, const Pair& pair, const Pair* third) {
+bool needs_scores(std::string_view rule) {
+  for (const Rule& r : kRules)
+    if (r.name == rule) return r.scores;
+  return false;
+}
+
+Finding judge(std::string_view rule, const Operator& op, const Pair& pair, const Pair* third,
+              const std::vector<std::vector<double>>* scores) {
   std::vector<std::string_view> names;
   const Rule* chosen = nullptr;
   for (const Rule& r : kRules) {
@@ -477,6 +517,9 @@ Finding judge(std::string_view rule, const Operator& op, const Pair& pair, const
     });
   if (chosen->third && (d.third.size() != d.a.size() || !third->mismatch.empty()))
     return {pair.key, pair.parameter, false, "the third result has another shape", {}, pair.recorded};
+  d.scores = scores;
+  if (chosen->scores && is_selection(d) && !scores)
+    throw Error(Status::invalid_argument, "check", "rule", "", "is " + std::string(rule), "the scores of all keys");
   return chosen->judge(d, figures_of(d));
 }
 

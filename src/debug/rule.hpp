@@ -33,13 +33,17 @@ struct Finding {
 
 struct RuleInfo {
   std::string_view name, passes;  // what passes
-  bool third = false;             // needs a third result beside ours and a golden one
+  bool third = false;   // needs a third result beside ours and a golden one
+  bool scores = false;  // of selections: needs those of all keys
 };
 const std::vector<RuleInfo>& rules();
 
-/// a is `recorded` of the pair, g `computed`. `third`: a third result of the same tensor, for rules that need one.
-/// Throws INVALID_ARGUMENT for a rule that there is not, or that lacks its third result.
-Finding judge(std::string_view rule, const Operator&, const Pair&, const Pair* third = nullptr);
+/// a is `recorded` of the pair, g `computed`. `third`: a third result of the same tensor, for rules that need one;
+/// `scores`: index_scores. Throws INVALID_ARGUMENT for a rule that there is not, or that lacks its third result.
+Finding judge(std::string_view rule, const Operator&, const Pair&, const Pair* third = nullptr,
+              const std::vector<std::vector<double>>* scores = nullptr);
+/// Whether the rule of this name does.
+bool needs_scores(std::string_view rule);
 
 /// An element as float64, whatever its type; offset in elements.
 double number_at(const Tensor&, std::int64_t offset);
