@@ -49,11 +49,34 @@ ordered_json json_of(const std::string& path, const Case& c, const Explanation& 
         {{"name", d.key}, {"figure", number(d.figure)}, {"unit", unit_of(d.measure)}, {"departs", d.departs}});
   for (const Tried& f : e.findings) findings.push_back(json_of(f));
   for (const Tried& f : e.nearest) nearest.push_back(json_of(f));
-  ordered_json all = {{"schema", "dsakit.explain/1"}, {"verdict", e.verdict}, {"side", e.side},
-                      {"findings", findings},         {"file", path},         {"operator", c.op().name},
-                      {"target", e.target},           {"outputs", outputs},   {"rows", e.rows},
-                      {"nearest", nearest},           {"tried", e.tried},     {"blind", e.blind},
-                      {"untried", e.untried}};
+  ordered_json all = {{"schema", "dsakit.explain/1"},
+                      {"verdict", e.verdict},
+                      {"side", e.side},
+                      {"findings", findings},
+                      {"file", path},
+                      {"operator", c.op().name},
+                      {"target", e.target},
+                      {"outputs", outputs},
+                      {"rows", e.rows},
+                      {"nearest", nearest},
+                      {"tried", e.tried},
+                      {"blind", e.blind},
+                      {"untried", e.untried},
+                      {"not_offered", e.missing}};
+  if (!e.lints.empty()) all["lints"] = e.lints;
+  if (const auto& s = e.selection)
+    all["selection"] = {{"row", s->row},
+                        {"visible", s->visible},
+                        {"selected", s->selected},
+                        {"cut", number(s->cut)},
+                        {"next", number(s->next)},
+                        {"tied", s->tied},
+                        {"tied_kept", s->tied_kept},
+                        {"zero", s->zero},
+                        {"near", s->near},
+                        {"near_percent", s->near_percent},
+                        {"sink", s->sink},
+                        {"recent", s->recent}};
   if (!e.refusal.empty()) all["refusal"] = e.refusal;
   return all;
 }
@@ -74,6 +97,7 @@ class Text {
     }
     if (e_.verdict == "operator")
       return fmt::format("operator: no single change explains {}; {} departs first{}", op, first(), side);
+    if (e_.verdict == "inputs") return fmt::format("inputs: {}{}", e_.lints[0], side);
     if (e_.verdict == "undecided")
       return fmt::format("undecided: {} changes explain {}{}", e_.findings.size(), op, side);
     return fmt::format("{}: agrees if {}{}", e_.verdict, named(e_.findings[0]), side);
@@ -89,8 +113,11 @@ class Text {
     std::string tried = fmt::format("  rows {}; {} changes tried", fmt::join(e_.rows, ", "), e_.tried);
     if (e_.tried == 0) tried = fmt::format("  rows {}; no change tried", fmt::join(e_.rows, ", "));
     add(tried);
+    selection();
+    for (const std::string& lint : e_.lints) add("  inputs: " + lint);
     listed("blind here", e_.blind);
     listed("untried for want of --tries", e_.untried);
+    if (e_.verdict == "operator") listed("not offered", e_.missing);
     return lines_;
   }
 
@@ -111,6 +138,16 @@ class Text {
     for (const Distance& d : e_.outputs)
       if (d.key == key) return d.measure;
     return Measure::roundings;
+  }
+
+  void selection() {
+    if (!e_.selection) return;
+    const SelectionFigures& s = *e_.selection;
+    add(fmt::format(
+        "  row {}: {} of {} keys, cut {:.6g}, next {:.6g}, {} within 0.1 %, {} within 1 %; {} of {} ties kept, zero "
+        "plateau {}; first 4 positions {:.1f} %, last 64 {:.1f} % of the list",
+        s.row, s.selected, s.visible, s.cut, s.next, s.near, s.near_percent, s.tied_kept, s.tied, s.zero, 100 * s.sink,
+        100 * s.recent));
   }
 
   void table(const std::vector<Tried>& all, const char* what) {

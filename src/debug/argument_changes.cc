@@ -259,10 +259,9 @@ std::vector<Change> changes_of(const Arguments& a) {
 
 const std::vector<std::string>& untried_changes() {
   static const std::vector<std::string> all = {
-      "L2 applied twice, wrong end",
+      "L2 wrong end",
       "L3 results in another order",
       "L5 W_UK as W_UV",
-      "L6 negative slots to the last one",
       "L7 other page sizes, addresses mod 2^31",
       "L8 latent and rope caches swapped, blocks of FRACTAL_NZ as ND",
       "L9 int4 nibbles",

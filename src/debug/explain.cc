@@ -7,7 +7,9 @@
 #include <memory>
 #include <numeric>
 
+#include "core/view.hpp"
 #include "debug/change.hpp"
+#include "debug/lint.hpp"
 #include "debug/names.hpp"
 #include "debug/rule.hpp"
 
@@ -76,6 +78,8 @@ class Explaining {
     if (plain_->outcome.refusal || case_.refusal()) return refused();
     choose_target();
     judge_target();
+    told_.lints = lints_of(plain_->outcome.bound.arguments);
+    figures();
     const bool agrees = told_.verdict == "agrees";
     if ((!agrees || options_.always) && !plain_->pairs.empty()) search();
     if (!agrees) conclude();
@@ -195,6 +199,20 @@ class Explaining {
       if (failing_[i] || !any) told_.rows = samples_[i].probe;
   }
 
+  void figures() {
+    for (const Pair& pair : plain_->pairs) {
+      if (!is_indexer(op_) || pair.parameter != "sparse_indices" || !pair.mismatch.empty() || told_.rows.empty())
+        continue;
+      const Tensor& t = pair.recorded;
+      const std::int64_t width = t.shape[t.rank - 1], row = told_.rows[0];
+      if (row >= t.elements() / std::max<std::int64_t>(width, 1)) continue;
+      std::vector<std::int64_t> list;
+      for (std::int64_t i = 0; i < width; ++i)
+        list.push_back(std::int64_t(number_at(t, offset_of(t, row * width + i))));
+      told_.selection = selection_figures(IndexScores(plain_->outcome.bound.arguments), row, list);
+    }
+  }
+
   static Left::Row keys_of(const Left& left, const Sample& sample) {
     Left::Row sum;
     for (const std::int64_t r : sample.probe) {
@@ -215,6 +233,7 @@ class Explaining {
   };
 
   void search() {
+    told_.missing = untried_changes();
     for (const Change& change : changes_of(plain_->outcome.bound.arguments)) {
       const std::string text = change.text + " (" + change.id + ")";
       if (options_.classes.find(change.id[0]) == std::string::npos) continue;
@@ -315,6 +334,7 @@ class Explaining {
     }
     for (Candidate* c : named) told_.findings.push_back(std::move(c->tried));
     if (told_.findings.empty()) {
+      if (!told_.lints.empty()) told_.verdict = "inputs";
       for (std::size_t i = 0; i < std::min<std::size_t>(3, candidates_.size()); ++i)
         told_.nearest.push_back(std::move(candidates_[i].tried));
       return;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "debug/case.hpp"
+#include "debug/figures.hpp"
 #include "debug/left_over.hpp"
 #include "dsakit/context.hpp"
 
@@ -39,15 +40,18 @@ struct Tried {
 };
 
 struct Explanation {
-  std::string verdict, side, target;  // target: the group that was judged, "out" or "ref"
-  std::string refusal;                // of the call, now
-  std::vector<Distance> outputs;      // as called
-  std::vector<std::int64_t> rows;     // looked at first
-  Left::Row keys;                     // as called
-  std::vector<Tried> findings;        // named, least left over first
-  std::vector<Tried> nearest;         // if none is: the best three
-  std::vector<std::string> blind;     // changes that do not show in this call
-  std::vector<std::string> untried;   // for want of tries
+  std::string verdict, side, target;          // target: the group that was judged, "out" or "ref"
+  std::string refusal;                        // of the call, now
+  std::vector<Distance> outputs;              // as called
+  std::vector<std::int64_t> rows;             // looked at first
+  Left::Row keys;                             // as called
+  std::vector<std::string> lints;             // what the inputs show by themselves
+  std::optional<SelectionFigures> selection;  // of the target's list in the first row looked at
+  std::vector<Tried> findings;                // named, least left over first
+  std::vector<Tried> nearest;                 // if none is: the best three
+  std::vector<std::string> blind;             // changes that do not show in this call
+  std::vector<std::string> untried;           // for want of tries
+  std::vector<std::string> missing;  // mistakes that no change stands for
   std::int64_t tried = 0;
 };
 

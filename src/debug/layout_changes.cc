@@ -75,6 +75,16 @@ bool no_rotation(Edit& e, const Names& n) {
   return e.map(n.cos, [](Index, double) { return 1.0; }) && e.map(n.sin, [](Index, double) { return 0.0; });
 }
 
+/// Twice the angle.
+bool twice_rotated(Edit& e, const Names& n) {
+  if (!e.has(n.cos) || !e.has(n.sin) || e.tensor(n.cos).elements() != e.tensor(n.sin).elements()) return false;
+  const Tensor cos = e.tensor(n.cos);
+  const Tensor sin = e.tensor(n.sin);
+  const auto at = [](const Tensor& t, Index i) { return number_at(t, offset_of(t, i)); };
+  e.map(n.cos, [&](Index i, double c) { return c * c - at(sin, i) * at(sin, i); });
+  return e.map(n.sin, [&](Index i, double s) { return 2 * s * at(cos, i); });
+}
+
 void rotation(const Arguments& a, Changes& all) {
   const Names n(*a.op);
   if (!n.sin.empty()) {
@@ -87,6 +97,7 @@ void rotation(const Arguments& a, Changes& all) {
     };
     table("L1", " have a column for each of a pair", [](Edit& e, auto t) { return order_columns(e, t, from_pairs); });
     table("L1", " have their columns in halves", [](Edit& e, auto t) { return order_columns(e, t, from_halves); });
+    all.push_back({"L2", "RoPE is applied twice", [=](Edit& e) { return twice_rotated(e, n); }});
     table("L1", " are one row late", [](Edit& e, auto t) { return shift_rows(e, t, 1); });
     table("L1", " are one row early", [](Edit& e, auto t) { return shift_rows(e, t, -1); });
   }
@@ -256,13 +267,15 @@ void weights(const Arguments& a, Changes& all) {
 
 // ---- L6, L7: slots and pages
 
-/// Rows of a page of the first paged cache.
-Index page_size(const Edit& e) {
+/// An axis of the first paged cache, 0 without one: pages, rows of a page.
+Index paged_axis(const Edit& e, int axis) {
   for (const Parameter& p : e.op().parameters)
     if (p.field.kind == Kind::cache && e.has(p.field.name) && e.tensor(p.field.name).rank == 4)
-      return e.tensor(p.field.name).shape[1];
+      return e.tensor(p.field.name).shape[axis];
   return 0;
 }
+Index page_count(const Edit& e) { return paged_axis(e, 0); }
+Index page_size(const Edit& e) { return paged_axis(e, 1); }
 
 void slots(const Arguments& a, Changes& all) {
   const string slots(Names(*a.op).slots);
@@ -276,6 +289,16 @@ void slots(const Arguments& a, Changes& all) {
   };
   add(" is one slot late", [](Index s, Index) { return s < 0 ? s : s + 1; });
   add(" is one slot early", [](Index s, Index) { return s <= 0 ? s : s - 1; });
+  all.push_back({"L6", slots + ": negative entries are stored in the last slot", [=](Edit& e) {
+                   if (e.is_partly_stored() || !e.has(slots)) return false;
+                   const Index rows = page_size(e) * page_count(e);
+                   bool any = false;
+                   const bool mapped = e.map(slots, [&](Index, double x) {
+                     any |= x < 0;
+                     return x < 0 ? double(rows - 1) : x;
+                   });
+                   return mapped && any && rows > 0;
+                 }});
   for (const Index other : {16, 64, 128, 256})
     add(" counts pages of " + std::to_string(other),
         [=](Index s, Index page) { return s < 0 ? s : s / page * other + s % page; });

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "debug/change.hpp"
+#include "debug/lint.hpp"
 #include "debug/test_explain_cases.hpp"
 
 namespace dsakit::debug {
@@ -324,6 +325,71 @@ TEST(Explain, TriesAndClassesLimitTheSearch) {
   EXPECT_EQ(said(explain(c)), said(e));
   EXPECT_TRUE(std::count(e.blind.begin(), e.blind.end(), "the mask is not causal (sparse_mode 0) (A1)"))
       << "lists name visible keys alone";
+}
+
+// ---- lints and figures
+
+std::string lints(const Case& c) {
+  const Bound bound = bind(c);
+  std::string all;
+  for (const std::string& lint : lints_of(bound.arguments)) all += lint + "\n";
+  return all;
+}
+
+TEST(Lint, RightInputsAreClean) {
+  for (const Kind& kind : kKinds) EXPECT_EQ(lints(kind.make(41)), "") << kind.name;
+}
+
+TEST(Lint, ATableOfOtherColumnsOrSwapped) {
+  Case c = mla_case(false, 42);
+  Stored& cos = c.tensors["in.rope_cos"];
+  Stored& sin = c.tensors["in.rope_sin"];
+  for (std::int64_t j = 0; j < 16; ++j) set_number(cos, 32 + j, 0), set_number(sin, 32 + j, 1);
+  EXPECT_EQ(lints(c), "row 2 of rope_sin is all ones: swapped with rope_cos?\n");
+  set_number(sin, 5, 2);
+  EXPECT_NE(lints(c).find("row 0 of rope_sin and rope_cos: cos^2 + sin^2 is not 1"), std::string::npos);
+  c = mla_case(false, 42);
+  for (const char* name : {"in.rope_cos", "in.rope_sin"}) {
+    const Stored before = c.tensors[name];
+    Stored after(*before.type, before.shape);
+    for (std::int64_t i = 0; i < before.elements(); ++i)
+      set_number(after, i, number_at(before.tensor(), i - i % 16 + i % 16 / 2));
+    c.tensors[name] = after;
+  }
+  EXPECT_EQ(lints(c), "rope_sin and rope_cos repeat each column (c0 c0 c1 c1); wanted two equal halves\n");
+}
+
+TEST(Lint, CodesBitsScalesAndLists) {
+  Case c = mla_case(true, 43);
+  Stored& w = c.tensors["in.weight_uq_qr"];  // [64, 192]
+  for (std::int64_t i = 0; i < w.elements(); ++i) set_number(w, i, i % 192 == 7 ? 127 : i % 50);
+  EXPECT_EQ(lints(c),
+            "weight_uq_qr reaches 127 in every row, not in every column: transposed, or FRACTAL_NZ read as ND?\n");
+  c = indexer_case(true, 43);
+  set_number(c.tensors["in.key_dequant_scale"], 100, 0.9);
+  EXPECT_NE(lints(c).find("entry 100 of key_dequant_scale is 0.9, "), std::string::npos) << lints(c);
+  c = indexer_case(false, 43);
+  Random r(1);
+  c.tensors["in.query"] = random_stored(r, DType::f16, {8, 8, 64});
+  c.tensors["in.query"].type = &io::file_dtype_of(DType::bf16);
+  EXPECT_EQ(lints(c), "query looks like float16, not bfloat16\n");
+  c = sparse_case(false, 43);
+  set_number(c.tensors["in.sparse_indices"], 96 * 2 + 5, -1);
+  EXPECT_EQ(lints(c), "list 2 of sparse_indices goes on behind -1, where it ends\n");
+}
+
+TEST(Explain, FiguresOfASelection) {
+  const Case c = recorded(indexer_case(true, 44), {.reference = true});
+  const Explanation e = explain(c);
+  ASSERT_TRUE(e.selection);
+  EXPECT_EQ(e.selection->row, e.rows[0]);
+  EXPECT_EQ(e.selection->visible, 498) << "of 500 keys the first of three rows";
+  EXPECT_EQ(e.selection->selected, 64);
+  EXPECT_GT(e.selection->cut, e.selection->next);
+  EXPECT_EQ(e.selection->tied_kept, 1);
+  EXPECT_EQ(e.selection->tied, 1);
+  EXPECT_GE(e.selection->near_percent, e.selection->near);
+  EXPECT_TRUE(e.lints.empty());
 }
 
 }  // namespace
