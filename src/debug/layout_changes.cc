@@ -27,10 +27,14 @@ bool order_columns(Edit& e, std::string_view name, Columns columns) {
   return e.gather(name, [=](Index i) { return i - i % width + columns(i % width, width); });
 }
 
-/// Rows of the first axis move by one; the last ones come from the other end.
+/// Rows move by one; the last ones come from the other end.
 bool shift_rows(Edit& e, std::string_view name, Index by) {
-  if (!e.has(name) || e.tensor(name).rank == 0 || e.tensor(name).shape[0] < 2) return false;
-  const Index n = e.tensor(name).elements(), row = n / e.tensor(name).shape[0];
+  if (!e.has(name)) return false;
+  const Tensor& t = e.tensor(name);
+  Index n = t.elements(), rows = 1;  // entries of the first axis that has some
+  for (int a = 0; a + 1 < t.rank && rows == 1; ++a) rows = t.shape[a];
+  if (rows < 2) return false;
+  const Index row = n / rows;
   return e.gather(name, [=](Index i) { return (i + by * row + n) % n; });
 }
 

@@ -25,9 +25,9 @@ struct Grid {
   double before;  // roundings of earlier steps, beside the last one
 
   Grid(const Operator& op, DType type) : bits(type == DType::bf16 ? 7 : type == DType::f16 ? 10 : 16), before(0) {
-    // bfloat16 ranks, norms and heads lie behind every result: three roundings. Dense attention rounds probabilities.
+    // bfloat16 ranks, norms and heads lie behind every result: three roundings. Attention rounds its probabilities.
     if (is_prolog(op)) bits = 7, before = 2;
-    if (op.name == "fused_infer_attention_score_v2") before = 1;
+    if (is_attention(op)) before = 1;
   }
   /// Mean square of the rounding errors at x.
   double square(double x) const {

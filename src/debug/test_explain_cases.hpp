@@ -187,6 +187,68 @@ inline Case dense_case(std::uint64_t seed) {
   return c;
 }
 
+/// The PyPTO form: int8 rows with a scale for each group of 128 latent columns; `fused`: with the index prolog.
+inline Case pypto_prolog_case(bool fused, std::uint64_t seed) {
+  Random r(seed);
+  constexpr std::int64_t tokens = 10, hidden = 128, rank = 64, heads = 4, nope = 32, rope = 16, latent = 128;
+  constexpr std::int64_t wide = heads * (nope + rope), index_heads = 4, dim = 32;
+  Case c;
+  c.call = fused ? "dsakit.mla_indexer_prolog_quant" : "dsakit.mla_prolog_quant";
+  c.tensors["in.token_x"] = random_stored(r, DType::bf16, {tokens, hidden}, -0.02f, 0.02f);
+  c.tensors["in.w_dq"] = random_stored(r, DType::bf16, {hidden, rank}, -0.1f, 0.1f);
+  c.tensors["in.w_uq_qr"] = random_stored(r, DType::i8, {rank, wide});
+  c.tensors["in.dequant_scale"] = random_stored(r, DType::f32, {wide, 1}, 0.0005f, 0.002f);
+  c.tensors["in.w_uk"] = random_stored(r, DType::bf16, {heads, nope, latent}, -0.1f, 0.1f);
+  c.tensors["in.w_dkv_kr"] = random_stored(r, DType::bf16, {hidden, latent + rope}, -0.1f, 0.1f);
+  c.tensors["in.gamma_cq"] = random_stored(r, DType::bf16, {rank}, 0.3f, 2);
+  c.tensors["in.gamma_ckv"] = random_stored(r, DType::bf16, {latent}, 0.3f, 2);
+  add_rope(c, "in.cos", "in.sin", tokens, rope);
+  c.tensors["in.cache_index"] = stored<std::int64_t>({tokens}, {3, 4, 5, 6, 7, 8, 9, 12, 13, -1});
+  c.tensors["in.kv_cache"] = random_stored(r, DType::i8, {4, 8, 1, latent});
+  c.tensors["in.kr_cache"] = random_stored(r, DType::bf16, {4, 8, 1, rope});
+  c.tensors["in.k_scale_cache"] = random_stored(r, DType::f32, {4, 8, 1, 4}, 0.01f, 0.02f);
+  if (!fused) return c;
+  const Case index = index_prolog_case(seed);
+  for (const char* name : {"w_qb", "w_qb_scale", "wk", "w_proj", "ln_gamma_k", "ln_beta_k", "hadamard_q", "hadamard_k"})
+    c.tensors[std::string("in.") + name] = index.tensors.at(std::string("in.") + name);
+  c.tensors["in.ip_k_cache"] = index.tensors.at("in.k_cache");
+  c.tensors["in.ip_k_scale_cache"] = index.tensors.at("in.k_scale_cache");
+  static_assert(index_heads * dim == 128);
+  return c;
+}
+
+/// The PyPTO form of sparse attention: rows of two axes, codes and scales apart.
+inline Case pypto_sparse_case(std::uint64_t seed) {
+  Random r(seed);
+  constexpr std::int64_t sequences = 2, heads = 4, dv = 64, dr = 16, pages = 64, page = 16, list = 96;
+  const PagedBatch batch(r);
+  Case c;
+  c.call = "dsakit.sparse_flash_attention_quant";
+  c.attributes = {{"b", sequences}, {"s1", std::int64_t{1}}, {"nq", heads},         {"n_kv", std::int64_t{1}},
+                  {"topk", list},   {"block_size", page},    {"softmax_scale", 0.3}};
+  c.tensors["in.query_nope"] = random_stored(r, DType::bf16, {sequences * heads, dv}, -2, 2);
+  c.tensors["in.query_rope"] = random_stored(r, DType::bf16, {sequences * heads, dr}, -2, 2);
+  c.tensors["in.key_nope_2d"] = random_stored(r, DType::bf16, {pages * page, dv});
+  c.tensors["in.key_rope_2d"] = random_stored(r, DType::bf16, {pages * page, dr});
+  std::vector<std::int32_t> positions;
+  for (const std::int32_t keys : batch.keys)
+    for (std::int32_t i = 0; i < list; ++i) positions.push_back(keys - 1 - i * (keys / std::int32_t(list)));
+  c.tensors["in.topk_indices"] = stored<std::int32_t>({sequences, list}, positions);
+  c.tensors["in.block_table"] = stored<std::int32_t>({2, 32}, batch.table);
+  c.tensors["in.kv_act_seqs"] = stored<std::int32_t>({2}, batch.keys);
+  return c;
+}
+
+inline Case rotation_case(std::uint64_t seed) {
+  Random r(seed);
+  Case c;
+  c.call = "dsakit.rotary_mul";
+  c.tensors["in.x"] = random_stored(r, DType::bf16, {1, 3, 12, 32});
+  add_rope(c, "in.r1", "in.r2", 12, 32);
+  for (const char* table : {"in.r1", "in.r2"}) c.tensors[table].shape = {1, 1, 12, 32};
+  return c;
+}
+
 /// What a run of `how` leaves becomes what was recorded, with a last rounding of every 8th number that went the other
 /// way, as another machine's may.
 inline Case recorded(Case c, const Execution& how, bool noisy = true) {
