@@ -110,7 +110,8 @@ class Text {
         add(fmt::format("  {}: as called, left over {} {}", d.key, spelled(d.figure, d.measure), unit_of(d.measure)));
     table(e_.findings, "named");
     table(e_.nearest, "nearest");
-    std::string tried = fmt::format("  rows {}; {} changes tried", fmt::join(e_.rows, ", "), e_.tried);
+    std::string tried =
+        fmt::format("  rows {}; {} change{} tried", fmt::join(e_.rows, ", "), e_.tried, e_.tried == 1 ? "" : "s");
     if (e_.tried == 0) tried = fmt::format("  rows {}; no change tried", fmt::join(e_.rows, ", "));
     add(tried);
     selection();

@@ -234,6 +234,8 @@ class Explaining {
 
   void search() {
     told_.missing = untried_changes();
+    if (!plain_->outcome.bound.pools.empty())
+      told_.missing.insert(told_.missing.begin(), "other pages and slots (record with caches=\"whole\")");
     for (const Change& change : changes_of(plain_->outcome.bound.arguments)) {
       const std::string text = change.text + " (" + change.id + ")";
       if (options_.classes.find(change.id[0]) == std::string::npos) continue;

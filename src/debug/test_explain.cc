@@ -331,6 +331,19 @@ TEST(Explain, TriesAndClassesLimitTheSearch) {
       << "lists name visible keys alone";
 }
 
+TEST(Explain, PartlyStoredCachesAreJudgedWithoutOtherPages) {
+  Case c = PagedIndexer().partly_stored({7, 2, 5, 0, 3});
+  EXPECT_EQ(explain(c).verdict, "agrees");
+  Case device = PagedIndexer().as_case();
+  Stored& scale = device.tensors["in.key_dequant_scale"];
+  for (std::int64_t i = 0; i < scale.elements(); ++i) set_number(scale, i, 1);
+  c.tensors["out.0"] = recorded(device, {.reference = true}).tensors.at("out.sparse_indices");
+  const Explanation e = explain(c);
+  EXPECT_EQ(e.verdict, "quantisation") << said(e);
+  EXPECT_TRUE(names(e, "key_dequant_scale is dropped")) << said(e);
+  EXPECT_EQ(e.missing.front(), "other pages and slots (record with caches=\"whole\")");
+}
+
 // ---- lints and figures
 
 std::string lints(const Case& c) {
