@@ -136,7 +136,7 @@ struct ExplainCommand {
   std::vector<std::string> paths{};       // case files and folders of them
   std::vector<std::string> classes{};     // of changes: L, Q, A, N, all, none; empty: all, where the call departs
   std::int64_t tries = 200, row = -1;     // -1: the worst rows and some between
-  bool json = false, quiet = false;
+  bool pairs = false, json = false, quiet = false;
 };
 int explain(const ExplainCommand&);
 

@@ -200,7 +200,7 @@ class Text {
 };
 
 ExplainOptions options_of(const ExplainCommand& command) {
-  ExplainOptions o{.tries = command.tries, .row = command.row};
+  ExplainOptions o{.tries = command.tries, .pairs = command.pairs, .row = command.row};
   if (command.classes.empty()) return o;
   o.always = true, o.classes.clear();
   for (const std::string& one : command.classes) o.classes += one == "all" ? "LQAN" : one == "none" ? "" : one;

@@ -276,6 +276,7 @@ int main(int argc, char** argv) {
   explain_command->add_option("--tries", explain_options.tries, "Runs at most")
       ->check(integer(0, 1 << 20), "", "")
       ->capture_default_str();
+  explain_command->add_flag("--pairs", explain_options.pairs, "Where no change is named: pairs of the nearest ten");
   explain_command->add_flag("--json", explain_options.json, "Machine-readable");
   explain_command->add_flag("--quiet", explain_options.quiet, "The verdict alone");
   explain_command->footer("Exit status: 0 agrees, 1 any other verdict, 2 usage, 3 file, 4 memory, 6 a bug of dsakit.\n"

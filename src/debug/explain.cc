@@ -16,7 +16,7 @@
 namespace dsakit::debug {
 namespace {
 
-constexpr std::size_t kWorstRows = 4, kSpreadRows = 4, kConfirmedRows = 64;
+constexpr std::size_t kWorstRows = 4, kSpreadRows = 4, kConfirmedRows = 64, kPaired = 10;
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
 using Rows = std::vector<std::int64_t>;
@@ -226,6 +226,7 @@ class Explaining {
   // ---- the search
 
   struct Candidate {
+    const Change* change = nullptr;
     Tried tried;
     RunOf run;
     bool named = false;
@@ -236,7 +237,8 @@ class Explaining {
     told_.missing = untried_changes();
     if (!plain_->outcome.bound.pools.empty())
       told_.missing.insert(told_.missing.begin(), "other pages and slots (record with caches=\"whole\")");
-    for (const Change& change : changes_of(plain_->outcome.bound.arguments)) {
+    changes_ = changes_of(plain_->outcome.bound.arguments);
+    for (const Change& change : changes_) {
       const std::string text = change.text + " (" + change.id + ")";
       if (options_.classes.find(change.id[0]) == std::string::npos) continue;
       if (told_.tried >= options_.tries) {
@@ -256,7 +258,7 @@ class Explaining {
 
   void weigh(const Change& change, RunOf made) {
     Candidate c;
-    c.tried.id = change.id, c.tried.text = change.text;
+    c.change = &change, c.tried.id = change.id, c.tried.text = change.text;
     const bool numerics = change.id[0] == 'N';
     bool named = std::find(failing_.begin(), failing_.end(), true) != failing_.end(), reached = false;
     for (std::size_t i = 0; i < made->pairs.size(); ++i) {
@@ -284,6 +286,27 @@ class Explaining {
     c.named = named && reached;
     if (c.named) c.run = std::move(made);
     candidates_.push_back(std::move(c));
+  }
+
+  static bool nearer(const Candidate& a, const Candidate& b) {
+    return a.named != b.named ? a.named : a.named ? a.tried.after < b.tried.after : a.distance < b.distance;
+  }
+
+  /// Two mistakes at once, of those that alone come nearest.
+  void search_pairs() {
+    std::vector<const Change*> nearest;
+    for (const Candidate& c : candidates_)
+      if (c.change->edit && nearest.size() < kPaired) nearest.push_back(c.change);
+    for (std::size_t i = 0; i < nearest.size(); ++i)
+      for (std::size_t j = i + 1; j < nearest.size(); ++j) {
+        const Change &a = *nearest[i], &b = *nearest[j];
+        pairs_.push_back(
+            {a.id + "+" + b.id, a.text + " and " + b.text, [&a, &b](Edit& e) { return a.edit(e) && b.edit(e); }});
+        RunOf made = told_.tried < options_.tries ? run(&pairs_.back(), told_.target) : nullptr;
+        if (!made) continue;
+        ++told_.tried;
+        weigh(pairs_.back(), std::move(made));
+      }
   }
 
   /// Two runs whose results a right call could have as well.
@@ -323,9 +346,11 @@ class Explaining {
   }
 
   void conclude() {
-    std::stable_sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
-      return a.named != b.named ? a.named : a.named ? a.tried.after < b.tried.after : a.distance < b.distance;
-    });
+    std::stable_sort(candidates_.begin(), candidates_.end(), nearer);
+    if (options_.pairs && !candidates_.empty() && !candidates_[0].named) {
+      search_pairs();
+      std::stable_sort(candidates_.begin(), candidates_.end(), nearer);
+    }
     std::vector<Candidate*> named;
     for (Candidate& c : candidates_) {
       if (!c.named) break;
@@ -354,6 +379,8 @@ class Explaining {
   RunOf plain_;
   std::vector<Sample> samples_;  // of each output
   std::vector<bool> failing_;
+  std::vector<Change> changes_;
+  std::deque<Change> pairs_;
   std::vector<Candidate> candidates_;
   Explanation told_;
 };

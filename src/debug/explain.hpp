@@ -17,6 +17,7 @@ struct ExplainOptions {
   std::string classes = "LQAN";  // of changes that may be tried
   bool always = false;           // also where the call agrees
   std::int64_t tries = 200;      // runs
+  bool pairs = false;            // where no change is named: pairs of the nearest ten
   std::int64_t row = -1;         // the row to look at, in place of the worst and some between
   Context* context = nullptr;    // null: the default one
 };
@@ -51,7 +52,7 @@ struct Explanation {
   std::vector<Tried> nearest;                 // if none is: the best three
   std::vector<std::string> blind;             // changes that do not show in this call
   std::vector<std::string> untried;           // for want of tries
-  std::vector<std::string> missing;  // mistakes that no change stands for
+  std::vector<std::string> missing;           // mistakes that no change stands for
   std::int64_t tried = 0;
 };
 

@@ -344,6 +344,22 @@ TEST(Explain, PartlyStoredCachesAreJudgedWithoutOtherPages) {
   EXPECT_EQ(e.missing.front(), "other pages and slots (record with caches=\"whole\")");
 }
 
+TEST(Explain, PairsOfMistakesAreNamedWhereTheyAreWanted) {
+  Case device = indexer_case(true, 32), c = device;
+  std::vector<std::int32_t> table(64);
+  for (std::int32_t i = 0; i < 64; ++i) table[std::size_t(i)] = i;
+  device.tensors["in.block_table"] = stored<std::int32_t>({2, 32}, table);
+  Stored ones(device.tensors["in.query_dequant_scale"].tensor());
+  for (std::int64_t i = 0; i < ones.elements(); ++i) set_number(ones, i, 1);
+  device.tensors["in.query_dequant_scale"] = ones;
+  c.tensors["out.sparse_indices"] = recorded(device, {.reference = true}).tensors.at("out.sparse_indices");
+  EXPECT_EQ(explain(c).verdict, "operator");
+  const Explanation e = explain(c, {.pairs = true});
+  EXPECT_TRUE(names(e, "block_table is ignored: pages lie one after another and query_dequant_scale is dropped") ||
+              names(e, "query_dequant_scale is dropped and block_table is ignored: pages lie one after another"))
+      << said(e);
+}
+
 // ---- lints and figures
 
 std::string lints(const Case& c) {
