@@ -64,7 +64,7 @@ def run_arguments(folder):
     shared = ["--parallel", "kv=3" if case == "run_refused" else GRIDS[ranks]]
     if case in FATAL:  # more than anybody waits for
         return ["run", "--mode", "sparse_w8a8", "--generate", "1000000", "--timeout", "2", "--text", str(text), *shared]
-    return [*RUN, str(text), *shared]
+    return [*RUN, str(text), *shared, "--trace", str(pathlib.Path(folder, "trace"))]
 
 
 def children_of(pid):
@@ -135,6 +135,11 @@ with tempfile.TemporaryDirectory(prefix="mpi") as folder:
     elif case == "run":
         report, alone = json.loads(ended.stdout), one_process(folder)
         same = report["modes"]["sparse_w8a8"]["bits_per_byte"] == alone["modes"]["sparse_w8a8"]["bits_per_byte"]
+        for rank in range(int(ranks)):
+            with pathlib.Path(folder, f"trace.{rank}").open() as lines:
+                seen = {line["exchange"] for line in map(json.loads, lines) if line["rank"] == rank}
+            if not {"first_products", "layer_output", "logits"} <= seen:
+                wrong.append(f"rank {rank} traces {seen}")
         if ended.returncode != 0 or report["ranks"] != int(ranks) or not same:
             wrong.append(f"wanted the bits of one process: {alone}")
     elif case == "run_refused":
@@ -156,7 +161,8 @@ with tempfile.TemporaryDirectory(prefix="mpi") as folder:
         if len(pids) != int(ranks):
             wrong.append(f"{len(pids)} ranks, wanted {ranks}")
         wait_for_end(pids)
-    pathlib.Path(folder, "text").unlink(missing_ok=True)
+    for name in ["text", *(f"trace.{rank}" for rank in range(int(ranks)))]:
+        pathlib.Path(folder, name).unlink(missing_ok=True)
     left = [str(p) for p in pathlib.Path(folder).rglob("*") if not p.is_dir()]
     if left:
         wrong.append(f"files left: {left}")

@@ -25,6 +25,7 @@ struct RunOptions {
   std::string parallel{}, exchange = "rows", index = "all", merge = "auto", prolog = "split";
   std::int64_t interleave = 1;
   double timeout = 20;
+  std::string trace{};  // "": none; each rank adds its number
 };
 int run(const RunOptions&);
 

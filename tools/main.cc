@@ -115,6 +115,7 @@ int main(int argc, char** argv) {
   run_command->add_option("--interleave", run_options.interleave, "Positions in a row that one process has")
       ->check(integer(1, std::int64_t{1} << 20), "", "")
       ->capture_default_str();
+  run_command->add_option("--trace", run_options.trace, "A JSON line for each exchange, to FILE.0, FILE.1, .. of the ranks");
   run_command->add_option("--timeout", run_options.timeout, "Seconds that an exchange may take")->capture_default_str();
   run_command->add_flag("--json", run_options.json, "Machine-readable");
 

@@ -201,13 +201,15 @@ Model loaded(const std::string& folder, const RunOptions& options, Group* group,
                          .pass = options.pass,
                          .progress = [&](double share) { progress.at(share); }};
   if (!group) return Model(folder, how);
+  const std::string trace = options.trace.empty() ? "" : options.trace + "." + std::to_string(group->rank());
   return Model(folder, *group,
                {.parallel = grid,
                 .exchange = options.exchange,
                 .index = options.index,
                 .merge = options.merge,
                 .prolog = options.prolog,
-                .interleave = options.interleave},
+                .interleave = options.interleave,
+                .trace = trace},
                how);
 }
 
@@ -216,8 +218,9 @@ Model loaded(const std::string& folder, const RunOptions& options, Group* group,
 int run(const RunOptions& options) {
   const std::string folder = options.model.empty() ? small_model() : options.model;
   Group* const group = launched_group(options.timeout);
-  if (!group && !options.parallel.empty())
-    throw Error(Status::invalid_argument, "run", "parallel", "", "is " + options.parallel.substr(0, 120),
+  if (!group && !(options.parallel + options.trace).empty())
+    throw Error(Status::invalid_argument, "run", options.parallel.empty() ? "trace" : "parallel", "",
+                "is " + (options.parallel.empty() ? options.trace : options.parallel).substr(0, 120),
                 "processes that mpirun or the like has started", "mpirun -n N dsakit run ..");
   const bool speaks = !group || group->rank() == 0;
   if (!speaks && !std::freopen("/dev/null", "w", stdout))

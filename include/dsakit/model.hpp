@@ -196,6 +196,7 @@ struct Parallel {
   std::string_view merge = "auto";     // "one", "two": in how many exchanges selections are merged
   std::string_view prolog = "split";   // "copy": every rank computes the first products and the index heads
   std::int64_t interleave = 1;         // positions in a row that one rank has
+  std::string_view trace = {};         // a file for a JSON line of each exchange of this rank; absent: none
 };
 
 /// What the routed experts of a model have cost since it was loaded.

@@ -413,7 +413,11 @@ Model::Model(const std::string& folder, std::shared_ptr<Group> group, const Para
                             .merge = std::string(parallel.merge),
                             .prolog = std::string(parallel.prolog),
                             .interleave = parallel.interleave};
-  state_ = std::make_shared<State>(folder, options, make_peers(std::move(group), words));
+  const std::shared_ptr<Peers> peers = make_peers(std::move(group), words);
+  peers->talk.begin({{{"operation", "trace"}}}, [&] {
+    if (!parallel.trace.empty()) peers->talk.trace(std::string(parallel.trace));
+  });
+  state_ = std::make_shared<State>(folder, options, peers);
 }
 
 ExpertCosts Model::expert_costs() const {

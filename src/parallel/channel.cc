@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <numeric>
 
@@ -17,6 +18,9 @@ struct Record {
   char text[368];
 };
 static_assert(sizeof(Record) == 384);
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 std::uint64_t digest(std::string_view text) {  // FNV-1a
   std::uint64_t hash = 14695981039346656037u;
@@ -149,12 +153,23 @@ void Conversation::take_message(const std::byte* message, std::size_t bytes, int
   status_ = Status(trailer.status);
 }
 
-void Conversation::count(std::string_view name, std::span<const std::size_t> from, int rank) {
+void Conversation::trace(const std::string& path) {
+  trace_.open(path);
+  if (!trace_) throw Error(Status::io_error, "parallel", "trace", "", "cannot be written", "a file", path.substr(0, 120));
+}
+
+void Conversation::count(Group& group, std::string_view name, std::span<const std::size_t> from, double seconds) {
   auto at = traffic_.find(name);
   if (at == traffic_.end()) at = traffic_.emplace(std::string(name), ExchangeCount{}).first;
-  ++at->second.messages;
+  std::uint64_t bytes = 0;
   for (std::size_t r = 0; r < from.size(); ++r)
-    if (int(r) != rank) at->second.bytes += from[r];
+    if (int(r) != group.rank()) bytes += from[r];
+  ++at->second.messages;
+  at->second.bytes += bytes;
+  if (trace_.is_open())
+    trace_ << "{\"rank\": " << world_.rank() << ", \"call\": " << call_ << ", \"exchange\": \"" << name
+           << "\", \"ranks\": " << group.size() << ", \"bytes\": " << bytes << ", \"seconds\": " << seconds
+           << ", \"status\": \"" << name_of(status_) << "\"}\n";
 }
 
 void Conversation::all_gather(Group& group, std::string_view name, std::span<const std::byte> mine,
@@ -169,11 +184,13 @@ void Conversation::all_gather(Group& group, std::string_view name, std::span<con
   from_.assign(sizes.begin(), sizes.end());
   for (std::size_t& bytes : from_) bytes += sizeof(Trailer);
   in_.resize(std::accumulate(from_.begin(), from_.end(), std::size_t{0}));
+  const auto begin = Clock::now();
   group.all_gather(out_, in_, from_)->wait();
+  const double seconds = seconds_since(begin);
   const std::byte* message = in_.data();
   for (std::size_t r = 0; r < sizes.size(); message += from_[r], all += sizes[r], ++r)
     take_message(message, sizes[r], int(r), name, all);
-  count(name, sizes, group.rank());
+  count(group, name, sizes, seconds);
 }
 
 void Conversation::all_to_all(Group& group, std::string_view name, const std::byte* mine,
@@ -189,11 +206,13 @@ void Conversation::all_to_all(Group& group, std::string_view name, const std::by
   for (std::size_t& bytes : to_) bytes += sizeof(Trailer);
   for (std::size_t& bytes : from_) bytes += sizeof(Trailer);
   in_.resize(std::accumulate(from_.begin(), from_.end(), std::size_t{0}));
+  const auto begin = Clock::now();
   group.all_to_all(out_, to_, in_, from_)->wait();
+  const double seconds = seconds_since(begin);
   const std::byte* message = in_.data();
   for (std::size_t r = 0; r < from.size(); message += from_[r], got += from[r], ++r)
     take_message(message, from[r], int(r), name, got);
-  count(name, from, group.rank());
+  count(group, name, from, seconds);
 }
 
 }  // namespace dsakit

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <fstream>
 #include <map>
 #include <span>
 #include <string>
@@ -62,6 +63,9 @@ class Conversation {
   void all_to_all(Group& group, std::string_view name, const std::byte* mine, std::span<const std::size_t> to,
                   std::byte* got, std::span<const std::size_t> from);
 
+  /// A JSON line for each exchange from now on, to this file: which, with how many ranks, bytes, seconds. IO_ERROR if it cannot be
+  /// written.
+  void trace(const std::string& path);
   const std::map<std::string, ExchangeCount, std::less<>>& traffic() const { return traffic_; }
   void clear_traffic() { traffic_.clear(); }
 
@@ -77,7 +81,7 @@ class Conversation {
   void agree(const Greeting&);
   void add_message(const std::byte* payload, std::size_t bytes);
   void take_message(const std::byte* message, std::size_t bytes, int rank, std::string_view name, std::byte* payload);
-  void count(std::string_view name, std::span<const std::size_t> from, int rank);
+  void count(Group& group, std::string_view name, std::span<const std::size_t> from, double seconds);
 
   Group& world_;
   std::uint32_t call_ = 0, exchange_ = 0;
@@ -87,6 +91,7 @@ class Conversation {
   std::vector<std::byte> out_, in_;
   std::vector<std::size_t> to_, from_;
   std::map<std::string, ExchangeCount, std::less<>> traffic_;
+  std::ofstream trace_;
 };
 
 }  // namespace dsakit
