@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <new>
+#include <optional>
+
 #include "debug/watch.hpp"
 #include "dsakit/dsakit.hpp"
 #include "ops/direct.hpp"
@@ -9,14 +12,19 @@ namespace {
 
 template <class Args, class Outs, class Run>
 void watched_call(const char* name, const Args& args, const Outs& outs, Context& context, Run run) {
-  debug::Watch watch(debug::arguments_of(*find_operator(name), args, outs), context);
+  std::optional<debug::Watch> watch;
+  try {
+    if (debug::is_watched()) watch.emplace(debug::arguments_of(*find_operator(name), args, outs), context);
+  } catch (const std::bad_alloc&) {
+    // No memory for looking on.
+  }
   try {
     run(args, outs, context);
   } catch (const Error& e) {
-    watch.end(&e);
+    if (watch) watch->end(&e);
     throw;
   }
-  watch.end(nullptr);
+  if (watch) watch->end(nullptr);
 }
 
 }  // namespace

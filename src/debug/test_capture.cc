@@ -326,6 +326,7 @@ TEST(Capture, ThreadsRecordTogether) {
 }
 
 TEST(Capture, OptionsAreAskedAtOnce) {
+  ASSERT_FALSE(is_watched());
   const io::TestFolder folder;
   const auto refused = [](CaptureOptions options, const char* parameter) {
     try {

@@ -43,6 +43,15 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 
 }  // namespace
 
+bool is_watched() noexcept {
+  try {
+    ask_environment();
+  } catch (const std::exception&) {
+    return false;  // no memory for looking on; the next call asks again
+  }
+  return watched.load(std::memory_order_relaxed) != 0;
+}
+
 void add_watcher(std::shared_ptr<Watcher> watcher) {
   std::lock_guard lock(watchers().lock);
   watchers().all.push_back(std::move(watcher));
@@ -56,7 +65,6 @@ void remove_watcher(const Watcher* watcher) {
 
 Watch::Watch(const Arguments& arguments, Context& context) noexcept {
   try {
-    ask_environment();
     std::vector<std::shared_ptr<Watcher>> all;
     {
       std::lock_guard lock(watchers().lock);

@@ -29,6 +29,8 @@ class Watcher {
 
 /// More than 0 while somebody watches, or until the environment has been asked whether anybody does.
 extern std::atomic<int> watched;
+/// Whether somebody does; asks the environment once.
+bool is_watched() noexcept;
 
 void add_watcher(std::shared_ptr<Watcher>);
 void remove_watcher(const Watcher*);
@@ -50,7 +52,7 @@ void infer_of_call(const char* op, const Args& args, Outs& outs, Context& contex
   try {
     infer(args, outs);
   } catch (const Error& e) {
-    if (watched.load(std::memory_order_relaxed) != 0)
+    if (watched.load(std::memory_order_relaxed) != 0 && is_watched())
       Watch(arguments_of(*find_operator(op), args, outs), context).end(&e);
     throw;
   }
