@@ -47,7 +47,7 @@ def _same_disk(path):
     [
         ([], "subcommand"),
         (["nonsense"], ("subcommand is 'nonsense'", "nearest: ")),
-        (["frob"], ("subcommand is 'frob'", "run, plan, convert, layer, demo, bench, inspect, info, describe")),
+        (["frob"], ("subcommand is 'frob'", "run, plan, convert, layer, demo, bench, dist-bench, inspect, info, describe")),
         (["rnu"], "nearest: run"),
         (["inspct", "x"], "nearest: inspect"),
         (["x" * 1000], "nearest: "),

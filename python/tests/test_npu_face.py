@@ -295,6 +295,22 @@ def test_kernels_beside_a_real_torch_npu():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+AFTERWARDS = """
+import torch
+import dsakit.npu
+dsakit.npu.install()
+dsakit.npu.uninstall()
+assert not torch.accelerator.is_available() and torch.npu.device_count() == 0
+doubled = torch.compile(lambda x: x + x, backend="eager")(torch.ones(3))
+assert doubled.tolist() == [2, 2, 2]
+"""
+
+
+def test_torch_compiles_when_the_face_is_gone():
+    done = subprocess.run([sys.executable, "-c", AFTERWARDS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_hccl_groups_are_gloo(npu):
     from torch_npu._C._distributed_c10d import ProcessGroupHCCL
 

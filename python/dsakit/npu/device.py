@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import types
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -52,11 +53,19 @@ def install(module: Any, host_copies: bool) -> None:
         torch._C._acc.register_python_privateuseone_hook(_Hook())
         torch._C._acc.register_python_privateuseone_device_guard(_Guard())
         _once = True
-    _patched.append((torch, "npu", vars(torch).get("npu", MISSING)))
+    _patched.append((torch, "npu", vars(torch).get("npu", _absent())))
     torch.npu = module  # type: ignore[attr-defined]
     _kernels()
     _tensors(host_copies)
     _groups()
+
+
+def _absent() -> Any:
+    """torch.npu behind the face: torch keeps the device's name, and torch.compile asks whether there is one."""
+    module = types.ModuleType("torch.npu")
+    module.is_available = lambda: False  # type: ignore[attr-defined]
+    module.device_count = lambda: 0  # type: ignore[attr-defined]
+    return module
 
 
 class _Guard(torch._C._acc.DeviceGuard):
