@@ -37,13 +37,14 @@ def example():
 @pytest.fixture(scope="module")
 def layer_weights(example):
     sizes = {"V3.2": example.V32, "GLM-5": example.GLM5}
+    OnNumpy.reordered.clear()  # of weights that were made before: a worker may come back to this file
     return {name: (s, example.weights(s, torch.Generator().manual_seed(1))) for name, s in sizes.items()}
 
 
 class OnNumpy:
     """The operators as the package's functions on numpy arrays. Weights in FRACTAL_NZ really lie in that order there."""
 
-    reordered: dict[int, object] = {}  # by address; the weights of this file live as long as it runs
+    reordered: dict[int, object] = {}  # by address, of the weights of layer_weights
 
     def __init__(self, level):
         self.level = level
