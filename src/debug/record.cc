@@ -133,7 +133,7 @@ void Recording::store(const std::string& key, const Parameter& p, const Tensor& 
 void Recording::store_pages(const std::string& key, const std::string& pages_key, const Tensor& t,
                             const Integers& pages) {
   Stored numbers(io::file_dtype_of(DType::i64), {std::int64_t(pages.size())});
-  std::memcpy(numbers.bytes->data(), pages.data(), pages.size() * sizeof pages[0]);
+  if (!pages.empty()) std::memcpy(numbers.bytes->data(), pages.data(), pages.size() * sizeof pages[0]);
   case_.tensors[pages_key] = numbers;
   Tensor entry = t;
   entry.shape[0] = 1;
