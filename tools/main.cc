@@ -266,6 +266,7 @@ int main(int argc, char** argv) {
   verbose_command->add_option("LOG", verbose_options.log, "A file of its lines; others are passed over")->required();
   verbose_command->add_flag("--json", verbose_options.json, "Machine-readable");
   verbose_command->footer("Examples:\n  DSAKIT_VERBOSE=calls.csv python serve.py\n  dsakit verbose calls.csv");
+
   ExplainCommand explain_options;
   auto* explain_command = app.add_subcommand("explain", "Why a recorded call has its result: common mistakes, computed and compared");
   explain_command->add_option("FILE", explain_options.paths, "Case files, or folders of them")->required();

@@ -5,6 +5,8 @@
 #include <bit>
 #include <numeric>
 
+#include "parallel/ownership.hpp"
+
 namespace dsakit {
 namespace {
 
@@ -37,12 +39,10 @@ std::int64_t kept(std::int64_t visible, std::int64_t topk) { return std::min(vis
 /// Sampled are number g, 2g, .. and the last of those that are kept.
 std::int64_t sample_count(std::int64_t kept, std::int64_t step) { return (kept + step - 1) / step; }
 
-/// 0..n-1 as they are owned by rank 0, 1, ..: `interleave` in a row.
+/// How many of 0..n-1 are rank 0's, 1's, ..
 std::vector<std::int64_t> owned(std::int64_t n, int ranks, std::int64_t interleave) {
   std::vector<std::int64_t> counts;
-  const std::int64_t turn = ranks * interleave;
-  for (int rank = 0; rank < ranks; ++rank)
-    counts.push_back(n / turn * interleave + std::clamp<std::int64_t>(n % turn - rank * interleave, 0, interleave));
+  for (int rank = 0; rank < ranks; ++rank) counts.push_back(Ownership{ranks, rank, interleave}.below(n));
   return counts;
 }
 
