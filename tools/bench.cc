@@ -130,6 +130,7 @@ int bench(const BenchOptions& options) {
       for (const BenchCase& c : cases) {
         progress.at(double(&c - cases.data()) / double(cases.size()));
         if (!options.operators.empty() && std::ranges::find(options.operators, c.op) == options.operators.end()) continue;
+        if (c.size.find(options.size) == std::string::npos) continue;
         if (options.quick && c.size.find("t=1") != 0 && c.size.find("8192 t=1") == std::string::npos) continue;
         timed.emplace_back(&c, median_seconds(c.prepare(), context));
       }

@@ -79,6 +79,7 @@ double seconds_of_text(const std::string& text);
 struct BenchOptions {
   std::vector<std::string> operators{};  // empty: all
   int threads = 0;                     // 0: one thread, then all
+  std::string size{};                  // only sizes with this in them
   bool quick = false;
   bool json = false;
 };

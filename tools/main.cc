@@ -205,6 +205,7 @@ int main(int argc, char** argv) {
   bench_command->add_option("OPERATOR", bench_options.operators, "Only these (default: all); limits: of this machine and of\neach rung; kernels [PART..]: each kernel of each rung, of\nthose whose name and rung have the PARTs");
   bench_command->add_option("--threads", bench_options.threads, "Only this many (default: one, then all)")
       ->check(integer(1, 1024), "", "");
+  bench_command->add_option("--size", bench_options.size, "Only sizes with this in them: t=1024");
   bench_command->add_flag("--quick", bench_options.quick, "Small sizes only");
   bench_command->add_flag("--json", bench_options.json, "Machine-readable");
 #endif

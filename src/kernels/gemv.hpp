@@ -308,8 +308,23 @@ struct ValuesOfCodes {
   static constexpr int column(int i, int b) { return 16 * b + 4 * i; }
 };
 
+/// Two rows of 16-bit numbers as words of pairs, V::kBytes columns in four registers.
+template <class V>
+struct PairColumns {
+  using I = typename V::I;
+
+  /// Two of them; row(k, byte) loads a register of row k. Without a second row (left = 1) its numbers are 0.
+  template <int Half, class Row>
+  DSAKIT_INLINE static void half(Row row, int left, I* x) {
+    const I even = row(0, V::kBytes * Half), odd = left > 1 ? row(1, V::kBytes * Half) : I{};
+    x[0] = V::unpack_low16(even, odd), x[1] = V::unpack_high16(even, odd);
+  }
+  /// Where block b of register i belongs.
+  static constexpr int column(int i, int b) { return i / 2 * (V::kBytes / 2) + 8 * b + i % 2 * 4; }
+};
+
 template <class V, class Dot>
-struct ValuesOfPairs {
+struct ValuesOfPairs : PairColumns<V> {
   using I = typename V::I;
   using Sum = typename V::F;
   using Weight = bf16;
@@ -329,17 +344,11 @@ struct ValuesOfPairs {
       const std::byte* from = values[k] + 2 * column + byte;
       return Whole ? V::load(from) : V::load_bytes(from, 2 * columns - byte);
     };
-    half<0>(row, left, x);
-    half<1>(row, left, x + 2);
-  }
-  template <int Half, class Row>
-  DSAKIT_INLINE static void half(Row row, int left, I* x) {
-    const I even = row(0, V::kBytes * Half), odd = left > 1 ? row(1, V::kBytes * Half) : I{};
-    x[0] = V::unpack_low16(even, odd), x[1] = V::unpack_high16(even, odd);
+    PairColumns<V>::template half<0>(row, left, x);
+    PairColumns<V>::template half<1>(row, left, x + 2);
   }
   DSAKIT_INLINE static I value(I x, int step) { return Dot::column(x, step); }
   DSAKIT_INLINE static Sum dot(Sum sum, I value, I word, int) { return Dot::dot(sum, word, value); }
-  static constexpr int column(int i, int b) { return i / 2 * (V::kBytes / 2) + 8 * b + i % 2 * 4; }
 };
 
 template <class V, class T>

@@ -111,9 +111,9 @@ struct Graph {
     add({"avxvnni", 1, evex ? use_avxvnni_evex : use_avxvnni, evex || has_avxvnni(), "AVX-VNNI, or AVX-512 VNNI and VL"});
     add({"avx512vnni", 0, use_avx512vnni, has_avx512(), "AVX-512 F, BW, VL, DQ and VNNI"});
     add({"avx512", 3, use_avx512, has_bf16(), "AVX-512 BF16"});
-    const bool tiles = has_bf16() && has_tiles();
+    const bool tiles = has_bf16() && __builtin_cpu_supports("avx512vbmi") && has_tiles();
     add({"amx", 4, use_amx, tiles && may_use_tiles(),
-         tiles ? "the system's permission to use AMX" : "AMX-INT8 and AMX-BF16", true});
+         tiles ? "the system's permission to use AMX" : "AMX-INT8, AMX-BF16 and AVX-512 VBMI", true});
 #elif defined(__aarch64__)
     add({"neon", 0, use_neon, true, ""});
     add({"neon_dotprod", 1, use_neon_dotprod, has_dotprod(), "dots of int8 (asimddp)"});

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "core/float16.hpp"
+#include "core/random.hpp"
 #include "kernels/self_test.hpp"
 #include "kernels/tiles.hpp"
 #include "kernels/vec/plain.hpp"
@@ -95,8 +96,7 @@ namespace {
 /// Subnormals are 0 of their sign.
 float flushed(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; }
 
-/// One rounding: in double the product of two bf16 is exact, and the sum too unless it is far from a tie of fp32.
-float fma_flushed(float a, float b, float c) { return flushed(float(double(a) * double(b) + double(c))); }
+float fma_flushed(float a, float b, float c) { return flushed(std::fma(a, b, c)); }
 
 float element(const std::array<std::byte, kTileBytes>& row, std::size_t i) {
   bf16 x;
@@ -221,7 +221,8 @@ void on_refused(int, siginfo_t*, void* context) {
 Rung trapped_rung() {
   static Kernels k;
   const Kernels* below = find_kernels("avx512");
-  if (!below) return {"amx_trapped", nullptr, "AVX-512 BF16"};
+  if (!below || !__builtin_cpu_supports("avx512vbmi"))
+    return {"amx_trapped", nullptr, "AVX-512 BF16 and VBMI"};
   struct sigaction action = {};
   action.sa_sigaction = on_refused;
   action.sa_flags = SA_SIGINFO;
@@ -359,6 +360,68 @@ TEST_F(TileInstructions, FlushSubnormals) {
   machine.dot_bf16(0, 1, 2);
   EXPECT_EQ(sum<float>(0, 0), 0x1p-120f);
 }
+
+#if defined(__x86_64__)
+/// Where the processor has tiles, they compute what the software says, in every bit.
+class TileProcessor : public TileInstructions {
+ protected:
+  void SetUp() override {
+    if (!find_kernels("amx")) GTEST_SKIP() << "amx: no tiles here";
+  }
+
+  /// c + a * b of m x k and k x n words, on both.
+  template <class OnProcessor, class OnMachine>
+  void compare(int m, int n, int k, OnProcessor on_processor, OnMachine on_machine) {
+    TileShapes shapes;
+    shapes.set(0, m, 4 * n), shapes.set(1, m, 4 * k), shapes.set(2, k, 4 * n);
+    std::int32_t got[kTileSide * kTileSide] = {}, want[kTileSide * kTileSide] = {};
+    Tiles::configure(shapes);
+    Tiles::load<0>(c, kTileBytes), Tiles::load<1>(a, kTileBytes), Tiles::load<2>(b, kTileBytes);
+    on_processor();
+    Tiles::store<0>(got, kTileBytes);
+    Tiles::release();
+    machine.configure(shapes);
+    machine.load(0, c, kTileBytes), machine.load(1, a, kTileBytes), machine.load(2, b, kTileBytes);
+    on_machine();
+    machine.store(0, want, kTileBytes);
+    for (int i = 0; i < kTileSide * kTileSide; ++i) different += got[i] != want[i];
+    EXPECT_EQ(machine.faults, 0);
+  }
+
+  alignas(64) std::int32_t a[kTileSide * kTileSide], b[kTileSide * kTileSide], c[kTileSide * kTileSide];
+  int different = 0;
+  Random random{7};
+};
+
+TEST_F(TileProcessor, MultipliesCodes) {
+  for (const auto [m, n, k] : {std::array{16, 16, 16}, {1, 16, 16}, {16, 3, 16}, {5, 7, 9}, {16, 16, 1}}) {
+    for (auto* const x : {a, b, c})
+      for (int i = 0; i < kTileSide * kTileSide; ++i) x[i] = std::int32_t(random.next());
+    compare(m, n, k, Tiles::dot_u8_i8<0, 1, 2>, [&] { machine.dot_codes(0, 1, 2, false, true); });
+    compare(m, n, k, Tiles::dot_i8_i8<0, 1, 2>, [&] { machine.dot_codes(0, 1, 2, true, true); });
+  }
+  EXPECT_EQ(different, 0);
+}
+
+TEST_F(TileProcessor, AddsPairsInItsOrder) {
+  for (const int octaves : {0, 8, 60, 253})  // the last: with subnormal numbers, products and sums
+    for (const auto [m, n, k] : {std::array{16, 16, 16}, {1, 16, 16}, {16, 3, 16}, {5, 7, 9}, {16, 16, 1}})
+      for (int round = 0; round < 20; ++round) {
+        const auto some = [&] {
+          const float x = std::ldexp(random.uniform(1, 2), int(random.below(octaves + 1)) - octaves / 2);
+          return random.below(2) == 0 ? x : -x;
+        };
+        for (auto* const x : {a, b})
+          for (int i = 0; i < kTileSide * kTileSide; ++i) {
+            const bf16 pair[2] = {to_bf16(some()), to_bf16(some())};
+            std::memcpy(x + i, pair, sizeof pair);
+          }
+        for (std::int32_t& x : c) x = std::bit_cast<std::int32_t>(some());
+        compare(m, n, k, Tiles::dot_bf16<0, 1, 2>, [&] { machine.dot_bf16(0, 1, 2); });
+      }
+  EXPECT_EQ(different, 0);
+}
+#endif
 
 class TileRung : public ::testing::TestWithParam<Rung> {
  protected:

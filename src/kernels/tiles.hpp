@@ -2,6 +2,7 @@
 #pragma once
 #include "kernels/kernels.hpp"
 #include "kernels/products.hpp"
+#include "kernels/strip.hpp"
 #include "kernels/vec/tiles.hpp"
 
 // What tiles multiply. A group of a panel is a row of four tiles and rows of a are rows of a tile, both as they lie; a
@@ -14,6 +15,7 @@ namespace {
 constexpr int kStepBytes = kTileSide * kGroupBytes;    // of a panel
 constexpr int kBlockSteps = kBlockBytes / kStepBytes;  // of a block of a panel
 constexpr int kBlockRows = 2 * kTileSide;              // of a
+constexpr int kPairRows = 2 * kTileSide;               // that a tile of b has: two to a word
 constexpr int kQueryTiles = 32;                        // of an index query: 64 heads of 512 dims
 static_assert(kBlockSteps * kTileBytes == kSumBlock * int(sizeof(bf16)));
 
@@ -124,7 +126,7 @@ template <class V, class Dot, int Rows, int Columns>
   };
   const char *a = t.a, *panel = t.panel + 4 * column;
   for (int s = 0; s < t.steps; ++s, a += kTileBytes, panel += kStepBytes) {
-    ask_for_groups<typename Dot::Column>(t, s);
+    if (Rows > 1) ask_for_groups<typename Dot::Column>(t, s);  // else it goes through memory as prefetchers like it
     step(a, t.a_stride, panel);
   }
   if (t.a_tail) step(t.a_tail, kTileBytes, t.panel_tail + 4 * column);
@@ -222,21 +224,6 @@ void product_of_codes_on_tiles(const std::uint8_t* a, std::ptrdiff_t a_stride, i
                                        .add = false,
                                        .start = start},
                                       m, k, ahead);
-}
-
-/// Each block is widened first, to where the cache has it.
-template <class V, class Tiles>
-void product_of_scaled_on_tiles(const bf16* a, std::ptrdiff_t a_stride, int m, ScaledPanel panel, int k, float* c,
-                                std::ptrdiff_t c_stride, bool add) noexcept {
-  int first = 0;
-  do {
-    const int n = least(kSumBlock, k - first);
-    alignas(64) bf16 wide[kSumBlock * kPanel];
-    rung_below<V, Tiles>.widen_scaled(panel.from(first), n, wide);
-    const Ahead next{panel.from(first).codes + Panel<e4m3>::elements(n), kPanel * std::ptrdiff_t(sizeof(e4m3))};
-    product_on_tiles<V, Tiles>(a + first, a_stride, m, wide, n, c, c_stride, add, next);
-    first += n, add = true;
-  } while (first < k);
 }
 
 // ---- the indexer: a tile of keys, as they lie, meets one to four blocks of heads ------------------------------------
@@ -387,8 +374,7 @@ DSAKIT_INLINE void store_transposed(const float* sums, int rows, float* y, std::
 
 template <class V, class Tiles>
 void gemv_dots_of_pairs_on_tiles(const std::int32_t* query, int rows, const std::byte* const* keys, int count, int dims,
-                                 float* y, std::ptrdiff_t pitch, const std::byte* const* ahead,
-                                 int ahead_columns) noexcept {
+                                 float* y, std::ptrdiff_t pitch, const std::byte* const*, int) noexcept {
   constexpr int kMost = 4;  // blocks of keys
   const int bytes = 2 * dims, whole = bytes / kTileBytes * kTileSide, words = GemvQuery::words(dims, 2, 2);
   for (int first = 0, n; first < rows; first += n) {
@@ -401,9 +387,6 @@ void gemv_dots_of_pairs_on_tiles(const std::int32_t* query, int rows, const std:
       for (int r = 0; r < n; ++r) words_tail[(w - whole) * kTileSide + r] = query[GemvQuery::at(rows, first + r, w)];
     for (int j = 0; j < count; j += kMost * kGemvKeys)
       with_constant<kMost>(least((count - j + kGemvKeys - 1) / kGemvKeys, kMost), [&]<int Blocks>() {
-        if (first == 0)
-          for (int k = 0; k < Blocks * kGemvKeys; ++k)
-            for (int at = 0; at < 2 * ahead_columns; at += 64) prefetch_l2(ahead[j + k] + at);
         alignas(64) float sums[Blocks * kTileSide * kTileSide] = {};
         sums_of_keys<V, Tiles, Blocks>(
             {keys + j, bytes, reinterpret_cast<const char*>(query + GemvQuery::at(rows, first, 0)),
@@ -416,42 +399,210 @@ void gemv_dots_of_pairs_on_tiles(const std::int32_t* query, int rows, const std:
   Tiles::release();
 }
 
-/// Values become a panel on the way: the shuffles that any dot of pairs needs.
+// ---- rows of pairs where they lie: 32 of them, interleaved in registers, are four tiles of b ---------------------------
+
+/// 64 columns of up to 32 rows: [16 pairs][64 words], the words in the order that unpacking leaves; load(k, byte) is a
+/// register of row k.
+template <class V, class Load>
+DSAKIT_INLINE void tiles_of_pairs(int count, Load load, char* to) {
+  for (int k = 0; k < kPairRows; k += 2, to += kGroupBytes)
+    for (int part = 0; part < kGroupBytes; part += 4 * V::kBytes) {
+      typename V::I x[4] = {};
+      const auto row = [&](int i, int byte) __attribute__((always_inline)) { return load(k + i, part / 2 + byte); };
+      if (k < count) {
+        PairColumns<V>::template half<0>(row, count - k, x);
+        PairColumns<V>::template half<1>(row, count - k, x + 2);
+      }
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) V::store(to + part + i * V::kBytes, x[i]);
+    }
+}
+
+/// Sums of 64 columns in tiles 0 to 3, a in tile 4.
+constexpr TileShapes shapes_of_columns(int rows) {
+  TileShapes s = shapes_of(kTileSide);
+  for (int t = 0; t < 5; ++t) s.set(t, rows, kTileBytes);
+  return s;
+}
+
+template <class V, class Tiles>
+DSAKIT_INLINE void load_weights(const bf16* a, std::ptrdiff_t a_stride, int rows, int count, char* tail) {
+  if (count == kPairRows) return Tiles::template load<4>(a, a_stride * std::ptrdiff_t(sizeof *a));
+  for (int r = 0; r < rows; ++r) pad_row<V>(a + r * a_stride, count * int(sizeof *a), tail + r * kTileBytes);
+  Tiles::template load<4>(tail, kTileBytes);
+}
+
+template <class Tiles>
+DSAKIT_INLINE void add_columns(const char* columns) {
+  unrolled<4>([columns]<int C>() __attribute__((always_inline)) {
+    constexpr int kB = 5 + C % 3;
+    Tiles::template load<kB>(columns + C * kTileBytes, kGroupBytes);
+    Tiles::template dot_bf16<C, 4, kB>();
+  });
+}
+
+/// One row of sums, its columns where they belong.
+template <class V>
+DSAKIT_INLINE void order_columns(const float* sums, float* y) {
+  for (int part = 0; part < kPanel; part += V::kBytes)
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i)
+#pragma GCC unroll 4
+      for (int b = 0; b < V::kBytes / 16; ++b)
+        V::store_block(y + part + PairColumns<V>::column(i, b), V::load(sums + part + i * V::kLanes), b);
+}
+
 template <class V, class Tiles>
 void gemv_sums_of_pairs_on_tiles(const bf16* weights, std::ptrdiff_t pitch, int rows, const std::byte* const* values,
                                  int count, std::ptrdiff_t column, int columns, float* sums,
-                                 const std::byte* const* ahead) noexcept {
-  constexpr int kMost = 256;  // values
-  const bf16* value[kMost];
-  for (int j = 0; j < count; ++j) {
-    value[j] = reinterpret_cast<const bf16*>(values[j]) + column;
-    prefetch_l2(ahead[j] + 2 * column);
-    prefetch_l2(ahead[j] + 2 * column + 64);
+                                 const std::byte* const*) noexcept {
+  alignas(64) char tail[kTileSide * kTileBytes], pairs[2][kTileSide * kGroupBytes];
+  alignas(64) float tile[kTileSide * kPanel];
+  for (int first = 0, n; first < rows; first += n, weights += n * pitch, sums += n * kPanel) {
+    n = least(rows - first, kTileSide);
+    Tiles::configure(shapes_of_columns(n));
+    const auto interleave = [&](int j) __attribute__((always_inline)) {
+      if (j >= count) return;
+      const int some = least(count - j, kPairRows);
+      const auto load = [&](int k, int byte) __attribute__((always_inline)) {
+        const std::byte* from = values[j + k] + 2 * column + byte;
+        return columns == kPanel ? V::load(from) : V::load_bytes(from, 2 * columns - byte);
+      };
+      tiles_of_pairs<V>(some, load, pairs[j / kPairRows % 2]);
+    };
+    interleave(0);
+    for (int j = 0; j < count; j += kPairRows) {
+      interleave(j + kPairRows);  // a step ahead: a tile cannot be loaded before what was stored is in the cache
+      load_weights<V, Tiles>(weights + j, pitch, n, least(count - j, kPairRows), tail);
+      add_columns<Tiles>(pairs[j / kPairRows % 2]);
+    }
+    unrolled<4>([&]<int C>() __attribute__((always_inline)) {
+      Tiles::template store<C>(tile + C * kTileSide, kGroupBytes);
+    });
+    for (int r = 0; r < n; ++r) order_columns<V>(tile + r * kPanel, sums + r * kPanel);
   }
-  alignas(64) bf16 panel[kMost * kPanel];
-  rung_below<V, Tiles>.interleave(value, count, columns, panel);
-  product_on_tiles<V, Tiles>(weights, pitch, rows, panel, count, sums, kPanel, false, {});
+  Tiles::release();
 }
 
-/// The matrix becomes panels on the way: tiles sum in an order of their own.
+/// Up to 32 rows of the matrix, all columns: their sums wait in memory, [columns / 64][m][64].
+template <class V, class Tiles, bool Nz>
+DSAKIT_INLINE void add_strip(const Strip<bf16>& strip, int m, int count, int columns, bool add, float* sums,
+                             const bf16* ahead) {
+  alignas(64) char pairs[2][kTileSide * kGroupBytes];
+  const auto* row = reinterpret_cast<const std::byte*>(ahead);
+  for (int column = 0, from = 0; column < columns; column += kPanel, sums += m * kPanel) {
+    unrolled<4>([&]<int C>() __attribute__((always_inline)) {
+      if (add) Tiles::template load<C>(sums + C * kTileSide, kGroupBytes);
+      else Tiles::template zero<C>();
+    });
+    char* const to = pairs[column / kPanel % 2];
+    const auto rows_of = [&]<bool Whole>() __attribute__((always_inline)) {
+      const StripColumns<V, bf16, Nz, Whole> some(strip, column, least(columns - column, kPanel));
+      tiles_of_pairs<V>(
+          count,
+          [&](int k, int byte) __attribute__((always_inline)) {
+            return some.load(k * strip.pitch * std::ptrdiff_t(sizeof(bf16)), byte);
+          },
+          to);
+    };
+    if (columns - column >= kPanel) rows_of.template operator()<true>();
+    else rows_of.template operator()<false>();
+    add_columns<Tiles>(to);
+    unrolled<4>([&]<int C>() __attribute__((always_inline)) {
+      Tiles::template store<C>(sums + C * kTileSide, kGroupBytes);
+    });
+    // Of the next rows as much as these columns have, row by row.
+    for (int line = 0; line < count * 2 && !Nz; ++line, from += kTileBytes) {
+      if (from >= columns * int(sizeof(bf16))) from = 0, row += strip.pitch * std::ptrdiff_t(sizeof(bf16));
+      prefetch_l2(row + from);
+    }
+  }
+}
+
 template <class V, class Tiles>
 void strip_product_of_pairs_on_tiles(const bf16* a, std::ptrdiff_t a_stride, int m, const Strip<bf16>& strip, int k,
                                      int columns, float* c, std::ptrdiff_t c_stride, bool add,
                                      const bf16* ahead) noexcept {
-  using S = Strip<bf16>;
-  alignas(64) bf16 line[kSumBlock][kPanel] = {}, panel[kSumBlock * kPanel];
-  const bf16* row[kSumBlock];
-  for (int p = 0; p < k; ++p) row[p] = line[p];
-  for (int column = 0; column < columns; column += kPanel) {
-    const int some = least(columns - column, kPanel);
-    for (int p = 0; p < k; ++p)
-      for (int j = 0; j < some; j += int(S::kRun))
-        __builtin_memcpy(line[p] + j, strip.rows + (column + j) / S::kRun * strip.run + p * strip.pitch,
-                         sizeof(bf16) * std::size_t(least(some - j, int(S::kRun))));
-    rung_below<V, Tiles>.interleave(row, k, some, panel);
-    product_on_tiles<V, Tiles>(a, a_stride, m, panel, k, c + column, c_stride, add,
-                               {ahead, strip.pitch * std::ptrdiff_t(sizeof(bf16))});
+  alignas(64) char tail[kTileSide * kTileBytes];
+  alignas(64) float sums[kStripSums + kStripRows * kPanel], line[kPanel];
+  Tiles::configure(shapes_of_columns(m));
+  for (int first = 0, n; first < k; first += n) {
+    n = least(k - first, kPairRows);
+    load_weights<V, Tiles>(a + first, a_stride, m, n, tail);
+    Strip<bf16> some = strip;
+    some.rows += first * strip.pitch;
+    const bf16* const next = first + n < k ? some.rows + n * strip.pitch : ahead;
+    if (strip.run != Strip<bf16>::kRun) add_strip<V, Tiles, true>(some, m, n, columns, first > 0, sums, next);
+    else add_strip<V, Tiles, false>(some, m, n, columns, first > 0, sums, next);
   }
+  Tiles::release();
+  const float* from = sums;
+  for (int column = 0; column < columns; column += kPanel)
+    for (int i = 0; i < m; ++i, from += kPanel) {
+      order_columns<V>(from, line);
+      float* const to = c + i * c_stride + column;
+      for (int j = 0; j < least(columns - column, kPanel); ++j) to[j] = add ? to[j] + line[j] : line[j];
+    }
+}
+
+// ---- panels of e4m3 -------------------------------------------------------------------------------------------------
+
+/// Many rows: each block is widened first, to where the cache has it.
+template <class V, class Tiles>
+void product_widening_for_tiles(const bf16* a, std::ptrdiff_t a_stride, int m, ScaledPanel panel, int k, float* c,
+                                std::ptrdiff_t c_stride, bool add) {
+  int first = 0;
+  do {
+    const int n = least(kSumBlock, k - first);
+    alignas(64) bf16 wide[kSumBlock * kPanel];
+    rung_below<V, Tiles>.widen_scaled(panel.from(first), n, wide);
+    const Ahead next{panel.from(first).codes + Panel<e4m3>::elements(n), kPanel * std::ptrdiff_t(sizeof(e4m3))};
+    product_on_tiles<V, Tiles>(a + first, a_stride, m, wide, n, c, c_stride, add, next);
+    first += n, add = true;
+  } while (first < k);
+}
+
+/// Rows of a tile meet what one scale has widened while the next is widened.
+template <class V, class Tiles>
+void product_of_scaled_on_tiles(const bf16* a, std::ptrdiff_t a_stride, int m, ScaledPanel panel, int k, float* c,
+                                std::ptrdiff_t c_stride, bool add) noexcept {
+  if (m > kTileSide) return product_widening_for_tiles<V, Tiles>(a, a_stride, m, panel, k, c, c_stride, add);
+  alignas(64) bf16 wide[2][kScaleRows * kPanel];
+  alignas(64) char tail[kTileSide * kTileBytes];
+  alignas(64) float sums[kTileSide * kPanel];
+  const auto widen = [&](int first) {
+    const int n = least(kScaleRows, k - first);
+    if (n <= 0) return;
+    bf16* const to = wide[first / kScaleRows % 2];
+    rung_below<V, Tiles>.widen_scaled(panel.from(first), n, to);
+    for (std::int64_t i = Panel<bf16>::elements((n + 3) / 4 * 4); n % kPairRows != 0 && i < kScaleRows * kPanel; ++i)
+      to[i] = {};
+  };
+  Tiles::configure(shapes_of_columns(m));
+  widen(0);
+  for (int first = 0; first == 0 || first < k; first += kSumBlock) {
+    const int end = least(k, first + kSumBlock);
+    unrolled<4>([]<int C>() __attribute__((always_inline)) { Tiles::template zero<C>(); });
+    for (int scale = first; scale < end; scale += kScaleRows) {
+      widen(scale + kScaleRows);
+      const auto* columns = reinterpret_cast<const char*>(wide[scale / kScaleRows % 2]);
+      for (int p = scale; p < least(end, scale + kScaleRows); p += kPairRows, columns += kStepBytes) {
+        load_weights<V, Tiles>(a + p, a_stride, m, least(end - p, kPairRows), tail);
+        add_columns<Tiles>(columns);
+      }
+    }
+    unrolled<4>([&]<int C>() __attribute__((always_inline)) {
+      Tiles::template store<C>(sums + C * kTileSide, kGroupBytes);
+    });
+    for (int r = 0; r < m; ++r)
+      for (int i = 0; i < kPanel; i += V::kLanes) {
+        float* const to = c + r * c_stride + i;
+        const auto sum = V::load_float(sums + r * kPanel + i);
+        V::store_float(to, add ? V::load_float(to) + sum : sum);
+      }
+    add = true;
+  }
+  Tiles::release();
 }
 
 // ---- the table ----------------------------------------------------------------------------------------------------
