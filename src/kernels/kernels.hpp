@@ -242,7 +242,7 @@ struct Kernels {
   float (*softmax)(float* x, int n, float scale, float* maximum) noexcept;
   /// y += x * scale (fma), element-wise.
   void (*multiply_add)(const float* x, const float* scale, int n, float* y) noexcept;
-  /// y = bf16(x * scale), element-wise; scale null: 1.
+  /// y = bf16(x * scale), element-wise; scale null: 1. Subnormal numbers may become 0.
   void (*multiply_round)(const float* x, const float* scale, int n, bf16* y) noexcept;
   /// The same with twice the precision: high = bf16(x * scale), low = bf16(x * scale - high).
   void (*multiply_split)(const float* x, const float* scale, int n, bf16* high, bf16* low) noexcept;
