@@ -16,6 +16,7 @@
 #include "checkpoint/folder_lock.hpp"
 #include "checkpoint/parts.hpp"
 #include "checkpoint/selection.hpp"
+#include "core/hash.hpp"
 #include "dsakit/error.hpp"
 #include "io/checkpoint.hpp"
 #include "io/durable.hpp"
@@ -199,16 +200,10 @@ std::string header_of(const std::vector<const Item*>& items) {
   return header;
 }
 
-std::uint64_t fnv1a(std::string_view bytes) {
-  std::uint64_t hash = 0xcbf29ce484222325u;
-  for (const char c : bytes) hash = (hash ^ std::uint8_t(c)) * 0x100000001b3u;
-  return hash;
-}
-
 /// {"file": .., "bytes": .., "hash": ..} of a source file.
 std::string source_text(const std::string& name, std::uint64_t bytes, std::string_view hashed) {
   char hash[17];
-  std::snprintf(hash, sizeof hash, "%016" PRIx64, fnv1a(hashed));
+  std::snprintf(hash, sizeof hash, "%016" PRIx64, hash_of(hashed));
   return "{\"file\": " + io::json_quoted(name) + ", \"bytes\": " + std::to_string(bytes) + ", \"hash\": \"" + hash +
          "\"}";
 }

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cstdio>
 
+#include "core/hash.hpp"
 #include "dsakit/error.hpp"
 #include "io/json.hpp"
 
@@ -187,10 +188,8 @@ std::uint64_t Checkpoint::bytes_in_use(std::int64_t layers) const {
 }
 
 std::string Checkpoint::fingerprint() const {
-  std::uint64_t hash = 14695981039346656037u;  // FNV-1a
-  const auto add = [&](std::string_view bytes) {
-    for (const char c : bytes) hash = (hash ^ std::uint8_t(c)) * 1099511628211u;
-  };
+  std::uint64_t hash = 0;
+  const auto add = [&](std::string_view bytes) { hash = hash_of(bytes, hash); };
   add(read_json_object(folder_ + "/config.json", Status::invalid_config));
   for (const SafetensorsFile& file : files_) {
     add(file.file().name());

@@ -2,18 +2,13 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/hash.hpp"
 #include "layer/model_state.hpp"
 
 // Sessions of a model that ranks share. All of them take the same calls; what is exchanged follows from the tokens and the
 // lengths alone.
 namespace dsakit {
 namespace {
-
-std::uint64_t digest(std::span<const std::int32_t> tokens) {  // FNV-1a
-  std::uint64_t hash = 14695981039346656037u;
-  for (const std::int32_t t : tokens) hash = (hash ^ std::uint32_t(t)) * 1099511628211u;
-  return hash;
-}
 
 /// Rows of a pass: those of all replicas in chunks, those of this one beside each other.
 struct Pass {
@@ -172,7 +167,7 @@ void append_parallel(Session::State& session, std::span<const std::int32_t> toke
                    {"length", std::to_string(before)},
                    {"tokens", std::to_string(rows)},
                    {"logits", std::to_string(logits.size())},
-                   {"token ids", std::to_string(digest(tokens))},
+                   {"token ids", std::to_string(hash_of(tokens.data(), tokens.size_bytes()))},
                    {"same_products", context.same_products() ? "true" : "false"},
                    {"isa", any_isa ? "any" : context.isa()}}},
                  [&] {

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "core/hash.hpp"
+
 namespace dsakit {
 namespace {
 
@@ -22,16 +24,10 @@ static_assert(sizeof(Record) == 384);
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-std::uint64_t digest(std::string_view text) {  // FNV-1a
-  std::uint64_t hash = 14695981039346656037u;
-  for (const char c : text) hash = (hash ^ std::uint8_t(c)) * 1099511628211u;
-  return hash;
-}
-
 constexpr char kEnd = '\x1f';  // of a field
 
 void set_text(Record& record, const std::string& text) {
-  record.digest = digest(text);
+  record.digest = hash_of(text);
   const std::size_t n = std::min(text.size(), sizeof record.text);
   std::copy_n(text.data(), n, record.text);
   std::fill(record.text + n, std::end(record.text), '\0');
