@@ -13,7 +13,8 @@ MAY = {
     "src/io": {"core"},
     "src/ops": {"run", "core", "kernels"},
     "src/parallel": {"run", "core"},
-    "src/layer": {"parallel", "ops", "io", "run", "core", "kernels"},
+    "src/shards": {"parallel", "ops", "run", "core", "kernels"},  # operators whose caches lie on several ranks
+    "src/layer": {"shards", "parallel", "ops", "io", "run", "core", "kernels"},
     "src/checkpoint": {"layer", "parallel", "ops", "io", "run", "core", "kernels"},
     "src/debug": {"ops", "io", "run", "core"},  # calls as files: everything that knows operators by their descriptions
     "src/capi": {"ops", "io", "core"},
@@ -25,7 +26,7 @@ MAY = {
     "examples": set(),
 }
 # test*.cc and bench*.cc lie beside what they look at, and see all of the house.
-PROBES_MAY = {"core", "kernels", "run", "io", "ops", "parallel", "debug", "layer", "checkpoint", "capi"}
+PROBES_MAY = {"core", "kernels", "run", "io", "ops", "parallel", "shards", "debug", "layer", "checkpoint", "capi"}
 # src/bench.hpp: what src/ops/*/bench.cc hand to tools/bench.cc.
 MAY["src"] = {"core", "ops"}
 

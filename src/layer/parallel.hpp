@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "dsakit/group.hpp"
+#include "dsakit/ownership.hpp"
 #include "layer/mode.hpp"
 #include "layer/weights.hpp"
 #include "parallel/channel.hpp"
 #include "parallel/grid.hpp"
-#include "parallel/ownership.hpp"
 
 namespace dsakit {
 

@@ -13,11 +13,11 @@
 #include "dsakit/error.hpp"
 #include "dsakit/group.hpp"
 #include "dsakit/model.hpp"
+#include "dsakit/ownership.hpp"
 #include "io/config.hpp"
 #include "io/test_folder.hpp"
 #include "layer/exchange_sizes.hpp"
 #include "parallel/exchanges.hpp"
-#include "parallel/ownership.hpp"
 
 // A model that threads of this process share as ranks, beside the model of one process.
 namespace dsakit {

@@ -20,6 +20,9 @@ void BatchDoor::layouts() const {
   if (!paged && layout_key != layout_query)
     c.fail(Status::invalid_argument, layout_key_name, "", "is '" + std::string(layout_key) + "'",
            std::string(layout_query) + " or PA_BSND", "layout_query is " + std::string(layout_query));
+  if (shard.ranks > 1 && folded_keys)
+    c.fail(Status::unsupported, layout_key_name, "", "is 'TND'", "BSND or PA_BSND",
+           "several ranks have keys: running totals of whole sequences are not those of one rank's rows");
 }
 
 void BatchDoor::presence() const {
@@ -29,6 +32,7 @@ void BatchDoor::presence() const {
   if (folded) required(lengths_query, "actual_seq_lengths_query", "layout_query is TND");
   if (folded_keys) required(lengths_key, lengths_key_name, "the keys are TND");
   if (paged) required(lengths_key, lengths_key_name, "the keys are PA_BSND");
+  if (shard.ranks > 1) required(lengths_key, lengths_key_name, "several ranks have keys");
 }
 
 void BatchDoor::required(const Tensor& t, const char* name, const char* why) const {
@@ -129,13 +133,17 @@ Sequences BatchDoor::sequences(std::int64_t sparse_mode) const {
   Sequences s;
   s.batch = batch, s.total_rows = rows, s.causal = sparse_mode == 3;
   s.query = lengths(lengths_query, "actual_seq_lengths_query", folded, s1, s1, folded ? "T of query" : "S1 of query");
+  // The longest sequence of which this rank has so many rows.
+  const auto whole = [&](std::int64_t held) {
+    return shard.ranks > 1 ? shard.global(std::min<std::int64_t>(held, INT32_MAX)) : held;
+  };
   if (!paged) {
-    s.key = lengths(lengths_key, lengths_key_name, folded_keys, s2, s2, folded_keys ? "T of key" : "S2 of key");
+    s.key = lengths(lengths_key, lengths_key_name, folded_keys, s2, whole(s2), folded_keys ? "T of key" : "S2 of key");
     return s;
   }
   std::int64_t limit = 0;
   if (__builtin_mul_overflow(block_table.shape[1], s2, &limit)) limit = INT64_MAX;
-  s.key = lengths(lengths_key, lengths_key_name, false, 0, limit, "columns of block_table times block_size of key");
+  s.key = lengths(lengths_key, lengths_key_name, false, 0, whole(limit), "columns of block_table times block_size of key");
   c.readable(block_table, "block_table");
   return s;
 }

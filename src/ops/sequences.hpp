@@ -7,6 +7,7 @@
 
 #include "core/check.hpp"
 #include "core/view.hpp"
+#include "dsakit/ownership.hpp"
 
 // Ragged batches as the torch_npu operators that read a paged cache describe them: layout strings, lengths, block
 // table.
@@ -24,16 +25,20 @@ struct Lengths {
 };
 
 /// A sequence: its query rows `first_row` .. `first_row + rows - 1`, of which those behind the first `queries` are
-/// padding, and its keys, which begin `first_key` rows into PagedRows.
+/// padding, and its keys, which begin `first_key` rows into PagedRows. Where several ranks have keys, they are this rank's.
 struct Sequence {
   std::int64_t index, first_row, rows, queries, first_key, keys;
   bool causal;
+  std::int64_t length = keys;  // of the sequence: keys of all ranks
+  Ownership shard{};
 
-  /// Keys that row i sees: positions 0 .. visible - 1.
-  std::int64_t visible(std::int64_t i) const {
+  /// Positions of the sequence that row i sees: 0 .. seen - 1.
+  std::int64_t seen(std::int64_t i) const {
     if (i >= queries) return 0;
-    return causal ? std::clamp<std::int64_t>(keys - queries + i + 1, 0, keys) : keys;
+    return causal ? std::clamp<std::int64_t>(length - queries + i + 1, 0, length) : length;
   }
+  /// Keys that row i sees: number 0 .. visible - 1.
+  std::int64_t visible(std::int64_t i) const { return shard.below(seen(i)); }
 };
 
 /// All sequences. Token-folded query rows behind the last running total form one more, without queries or keys.
@@ -41,6 +46,7 @@ struct Sequences {
   Lengths query, key;
   std::int64_t batch = 0, total_rows = 0;
   bool causal = false;
+  Ownership shard{};  // of keys; `key` has the lengths of whole sequences
 
   /// Without query rows there is no work, whatever B says.
   std::int64_t count() const { return total_rows > 0 ? batch + query.totals : 0; }
@@ -55,8 +61,10 @@ struct Sequences {
             query.totals ? queries : query.whole,
             queries,
             key.totals ? key.first(b) : 0,
+            shard.below(key.count(b)),
+            causal,
             key.count(b),
-            causal};
+            shard};
   }
 };
 
@@ -66,6 +74,7 @@ struct BatchDoor {
   std::string_view layout_query, layout_key;
   const Tensor &lengths_query, &lengths_key, &block_table;
   const char *layout_key_name, *lengths_key_name;
+  Ownership shard{};  // of keys
   const bool folded = layout_query == "TND", folded_keys = layout_key == "TND", paged = layout_key == "PA_BSND";
   std::int64_t batch = 0, s1 = 0, rows = 0;  // s1: query rows of a sequence, TND: of all
   std::int64_t heads = 0, dims = 0;          // of query

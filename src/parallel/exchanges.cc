@@ -5,7 +5,7 @@
 #include <bit>
 #include <numeric>
 
-#include "parallel/ownership.hpp"
+#include "dsakit/ownership.hpp"
 
 namespace dsakit {
 namespace {

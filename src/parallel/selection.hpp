@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
+
+#include "dsakit/ownership.hpp"
+#include "parallel/channel.hpp"
+#include "parallel/grid.hpp"
 
 // The best K of candidates that lie on several ranks. A candidate is a score's key above its inverted position
 // (kernels/order.hpp), so all are distinct and the larger one is better; each rank has its own best min(K, n), best first.
@@ -23,5 +29,23 @@ void candidates_to_send(std::span<const std::uint64_t> samples, std::span<const 
 /// may be used again.
 void merge_candidates(std::span<const std::uint64_t> lists, std::span<const std::int64_t> sizes, std::int64_t k,
                       std::uint64_t* best, std::vector<std::uint64_t>& scratch);
+
+/// Query rows whose best K are wanted, as all ranks know them.
+struct SharedRows {
+  std::int64_t k;
+  Ownership owner;                        // of positions
+  std::span<const std::int64_t> visible;  // positions of all ranks that each row sees
+
+  std::int64_t count() const { return std::int64_t(visible.size()); }
+  /// How many candidates rank r has for a row.
+  std::int64_t candidates(std::int64_t row, std::int64_t r) const {
+    return std::min(k, owner.below(visible[std::size_t(row)], r));
+  }
+};
+
+/// take(row, its best, best first) for each row, from this rank's candidates [rows, K] and those of the others: exchanges
+/// "candidates", and "samples" before where there are two steps. Nothing is taken once the call has failed.
+void merge_rows(Conversation&, Group&, MergeSteps, const SharedRows&, const std::uint64_t* candidates,
+                const std::function<void(std::int64_t, std::span<const std::uint64_t>)>& take);
 
 }  // namespace dsakit

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "core/random.hpp"
+#include "dsakit/ownership.hpp"
 #include "kernels/order.hpp"
 #include "parallel/exchanges.hpp"
-#include "parallel/ownership.hpp"
 #include "parallel/selection.hpp"
 
 namespace dsakit {

@@ -187,6 +187,7 @@ struct Door : BatchDoor {
 
   void lengths_and_pages() {  // 12, 13
     p.sequences = sequences(a.sparse_mode);
+    p.sequences.shard = shard;
     if (folded_keys && batch > 0) p.rows_behind_keys = behind(p.sequences.key, s2);
     if (folded && batch > 0 && !c.strict()) p.rows_behind_queries = behind(p.sequences.query, rows);
     if (p.rows_behind_keys && c.strict())
@@ -195,10 +196,10 @@ struct Door : BatchDoor {
              "lengths in TND are running totals; the last must be the number of rows, " + to_string(s2));
     if (!paged) return;
     for (std::int64_t b = 0; b < batch; ++b) {
-      const std::int64_t used = pages_for(p.sequences.key.count(b), s2);
+      const std::int64_t keys = p.sequences.at(b).keys, used = pages_for(keys, s2);
       const std::int32_t* row = static_cast<const std::int32_t*>(a.block_table.data) + b * a.block_table.stride[0];
       for (std::int64_t i = 0; i < used; ++i)
-        if (row[i] < 0 || row[i] >= pages) bad_page(b, i, p.sequences.key.count(b));
+        if (row[i] < 0 || row[i] >= pages) bad_page(b, i, keys);
     }
   }
 
@@ -246,7 +247,8 @@ Problem check(const Check& c, const Tensors& inputs, const Tensors& all, const A
              .lengths_key = a.lengths_key,
              .block_table = a.block_table,
              .layout_key_name = "layout_key",
-             .lengths_key_name = "actual_seq_lengths_key"},
+             .lengths_key_name = "actual_seq_lengths_key",
+             .shard = a.shard},
             inputs,
             all,
             a};

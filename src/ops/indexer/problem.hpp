@@ -34,7 +34,7 @@ struct Problem {
   Tensor key_scale;
   PagedRows key_scales{};       // data is that of key_scale
   Grid indices, values;         // values.rows.tensor absent: not wanted
-  std::uint64_t* candidates = nullptr;  // [rows][count], if wanted: the lists as candidates (kernels/order.hpp)
+  std::uint64_t* candidates = nullptr;  // [rows][count], if wanted: the lists as candidates (kernels/order.hpp), then 0
   bool other_numerics = false;  // "fast" or "device"
   /// TND rows, where the last running total does not reach them: a word of warning.
   std::int64_t rows_behind_keys = 0, rows_behind_queries = 0;
@@ -66,11 +66,15 @@ struct Arguments {
   Tensor* values;
   bool infer;  // absent outputs receive dtype and shape
   bool check_values;
+  Ownership shard{};  // of keys, where several ranks have some; the lengths are those of whole sequences
 };
 
 /// Asks everything of section "Errors" of docs/operators/lightning_indexer.md, in its order. Allocates nothing while
 /// nothing is wrong. `inputs` and `all` are the tensors of the call without and with its results.
 Problem check(const Check&, const Tensors& inputs, const Tensors& all, const Arguments&);
+
+/// The list of a query row, of its n best candidates.
+void write_list(const Problem&, std::int64_t row, const std::uint64_t* best, std::int64_t n) noexcept;
 
 /// What portable accepts with a word: running totals that end early, which counts per sequence look like.
 void warn(const char* op, const Problem&, Context&);

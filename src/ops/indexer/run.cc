@@ -111,10 +111,17 @@ void finish_row(const Problem& p, const Plan& c, const Memory& m, const Piece& p
   sort_best_first(best, n, m.scratch + thread * m.sort_room, m.histogram[thread]);
 
   const std::int64_t row = piece.sequence.first_row + piece.i + r;
+  if (p.candidates) {
+    std::uint64_t* const kept = p.candidates + row * p.count;
+    std::fill(std::copy_n(best, n, kept), kept + p.count, 0);
+  }
+  write_list(p, row, best, n);
+}
+
+void write_list(const Problem& p, std::int64_t row, const std::uint64_t* best, std::int64_t n) noexcept {
   std::int32_t* out = p.indices.rows.row<std::int32_t>(row);
   for (std::int64_t i = 0; i < n; ++i) out[i * p.indices.step] = std::int32_t(position_of(best[i]));
   for (std::int64_t i = n; i < p.count; ++i) out[i * p.indices.step] = -1;
-  if (p.candidates) std::copy_n(best, n, p.candidates + row * p.count);
   if (!p.values.rows.tensor) return;
   auto* value = p.values.rows.row<std::uint16_t>(row);
   for (std::int64_t i = 0; i < p.count; ++i) {

@@ -4,7 +4,8 @@
 namespace dsakit {
 namespace lightning_indexer_op {
 
-Problem check(const LightningIndexerArgs& a, LightningIndexerOuts& o, bool infer, bool check_values) {
+Problem check(const LightningIndexerArgs& a, LightningIndexerOuts& o, bool infer, bool check_values,
+              const Ownership& shard) {
   const Tensor none;
   return indexer::check(Check("lightning_indexer", a.level), Tensors::inputs<LightningIndexerOuts>(a), Tensors(a, o),
                         {.quantised = false,
@@ -29,7 +30,8 @@ Problem check(const LightningIndexerArgs& a, LightningIndexerOuts& o, bool infer
                          .indices = o.sparse_indices,
                          .values = &o.sparse_values,
                          .infer = infer,
-                         .check_values = check_values});
+                         .check_values = check_values,
+                         .shard = shard});
 }
 
 }  // namespace lightning_indexer_op

@@ -159,6 +159,10 @@ void run(const LightningIndexerArgs& args, const LightningIndexerOuts& outs, std
   LightningIndexerOuts given = outs;
   Problem p = check(args, given, false, context.check_values());
   p.candidates = candidates;
+  run(p, context);
+}
+
+void run(const Problem& p, Context& context) {
   indexer::warn("lightning_indexer", p, context);
   if (fast(p)) indexer::Selection<FastScorer>::run("lightning_indexer", p, context);
   else indexer::Selection<Scorer>::run("lightning_indexer", p, context);

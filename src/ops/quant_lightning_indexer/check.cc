@@ -4,7 +4,8 @@
 namespace dsakit {
 namespace quant_lightning_indexer_op {
 
-Problem check(const QuantLightningIndexerArgs& a, QuantLightningIndexerOuts& o, bool infer, bool check_values) {
+Problem check(const QuantLightningIndexerArgs& a, QuantLightningIndexerOuts& o, bool infer, bool check_values,
+              const Ownership& shard) {
   return indexer::check(Check("quant_lightning_indexer", a.level), Tensors::inputs<QuantLightningIndexerOuts>(a),
                         Tensors(a, o),
                         {.quantised = true,
@@ -29,7 +30,8 @@ Problem check(const QuantLightningIndexerArgs& a, QuantLightningIndexerOuts& o, 
                          .indices = o.sparse_indices,
                          .values = nullptr,
                          .infer = infer,
-                         .check_values = check_values});
+                         .check_values = check_values,
+                         .shard = shard});
 }
 
 }  // namespace quant_lightning_indexer_op

@@ -170,6 +170,10 @@ void run(const QuantLightningIndexerArgs& args, const QuantLightningIndexerOuts&
   QuantLightningIndexerOuts given = outs;
   Problem p = check(args, given, false, context.check_values());
   p.candidates = candidates;
+  run(p, context);
+}
+
+void run(const Problem& p, Context& context) {
   indexer::warn("quant_lightning_indexer", p, context);
   if (p.other_numerics) indexer::Selection<DeviceScorer>::run("quant_lightning_indexer", p, context);
   else indexer::Selection<Scorer>::run("quant_lightning_indexer", p, context);

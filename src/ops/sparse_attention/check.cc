@@ -206,6 +206,9 @@ struct Door : BatchDoor {
     chip(std::has_single_bit(std::uint64_t(heads)) && heads <= 128, "query", "has heads: ", heads,
          "1, 2, 4, 8, 16, 32, 64 or 128");
     c.at_least(a.sparse_block_size, "sparse_block_size", 1);
+    if (shard.ranks > 1 && shard.interleave % a.sparse_block_size != 0)
+      c.fail(Status::unsupported, "sparse_block_size", "", "is " + to_string(a.sparse_block_size),
+             "a divisor of " + to_string(shard.interleave), "interleave: what an entry names is one rank's");
     if (paged && s2 % a.sparse_block_size != 0)
       c.fail(Status::invalid_argument, "sparse_block_size", "", "is " + to_string(a.sparse_block_size),
              "a divisor of " + to_string(s2), "block_size of key");
@@ -237,6 +240,8 @@ struct Door : BatchDoor {
   void list(const Sequence& s, std::int64_t i, PageOf page_of) const {
     const std::uint32_t visible = p.visible_blocks(s, i),
                         known = std::uint32_t(std::min<std::int64_t>(pages, INT64_C(1) << 31));
+    const Ownership blocks{shard.ranks, shard.rank, std::max<std::int64_t>(shard.interleave / p.block, 1)};
+    const bool all = shard.ranks == 1;
     const std::int64_t on_device = c.strict() ? std::min<std::int64_t>(visible, p.entries) : p.entries;
     const auto* entry = p.lists.template row<const std::int32_t>(s.first_row + i);
     const auto* table = static_cast<const std::int32_t*>(a.block_table.data) + s.index * a.block_table.stride[0];
@@ -246,8 +251,9 @@ struct Door : BatchDoor {
       if (block >= visible) {
         if (entry[e] == -1) return;
         hidden(s, i, e, entry[e]);
-      } else if (paged && std::uint32_t(table[page_of(block)]) >= known) {
-        bad_page(s.index, page_of(block), s.keys);
+      } else if (paged && (all || blocks.owns(block))) {
+        const std::int64_t page = page_of(all ? block : blocks.local(block));
+        if (std::uint32_t(table[page]) >= known) bad_page(s.index, page, shard.below(s.keys));
       }
     }
     for (; e < p.entries && entry[e] != -1; ++e) {
@@ -323,7 +329,9 @@ struct Door : BatchDoor {
   void each_attended_row(F f) const {
     p.each_token([&](std::int64_t, const attention::sparse::Token& t) {
       attention::sparse::each_attended(t, 0, t.count,
-                                       [&](auto, std::int64_t position) { f(p.attention.key_row(t, position)); });
+                                       [&](auto, std::int64_t position) {
+                                         if (shard.owns(position)) f(p.attention.key_row(t, shard.local(position)));
+                                       });
     });
   }
 
@@ -402,7 +410,7 @@ struct Door : BatchDoor {
 }  // namespace
 
 template <class Args, class Outs>
-Problem check(const Args& a, Outs& o, bool infer, bool check_values) {
+Problem check(const Args& a, Outs& o, bool infer, bool check_values, const Ownership& shard) {
   using D = Door<Args, Outs>;
   const Check c(D::packed ? "kv_quant_sparse_flash_attention" : "sparse_flash_attention", a.level);
   D door{{.c = c,
@@ -412,7 +420,8 @@ Problem check(const Args& a, Outs& o, bool infer, bool check_values) {
           .lengths_key = a.actual_seq_lengths_kv,
           .block_table = a.block_table,
           .layout_key_name = "layout_kv",
-          .lengths_key_name = "actual_seq_lengths_kv"},
+          .lengths_key_name = "actual_seq_lengths_kv",
+          .shard = shard},
          a,
          o,
          infer};
@@ -433,7 +442,8 @@ Problem check(const Args& a, Outs& o, bool infer, bool check_values) {
   return door.p;
 }
 
-template Problem check(const SparseFlashAttentionArgs&, SparseFlashAttentionOuts&, bool, bool);
-template Problem check(const KvQuantSparseFlashAttentionArgs&, KvQuantSparseFlashAttentionOuts&, bool, bool);
+template Problem check(const SparseFlashAttentionArgs&, SparseFlashAttentionOuts&, bool, bool, const Ownership&);
+template Problem check(const KvQuantSparseFlashAttentionArgs&, KvQuantSparseFlashAttentionOuts&, bool, bool,
+                       const Ownership&);
 
 }  // namespace dsakit::sparse_attention

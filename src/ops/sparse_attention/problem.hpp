@@ -51,8 +51,9 @@ struct Problem {
 };
 
 /// All of docs/operators/sparse_flash_attention.md, "Errors", before anything is written. `infer`: absent results
-/// receive dtype and shape, and no data is read.
+/// receive dtype and shape, and no data is read. `shard`: of keys, where several ranks have some; lengths and lists are those
+/// of whole sequences then, and so are the tokens that come of them.
 template <class Args, class Outs>
-Problem check(const Args&, Outs&, bool infer, bool check_values);
+Problem check(const Args&, Outs&, bool infer, bool check_values, const Ownership& shard = {});
 
 }  // namespace dsakit::sparse_attention

@@ -125,7 +125,7 @@ std::int64_t check_scales(const Check& c, const Args& a, const Sizes& s) {
 }
 
 /// Every entry in use, and the pages they name. Nothing else of the lists and the table is read.
-void check_lists(const Check& c, const Problem& p, const Tensor& table, std::int64_t blocks) {
+void check_lists(const Check& c, const Problem& p, const Tensor& table, std::int64_t blocks, const Ownership& shard) {
   const std::int64_t block_size = p.attention.keys.rows.page_size;
   const PageOf page_of(block_size);
   p.each_token([&](std::int64_t t, const attention::sparse::Token& token) {
@@ -138,7 +138,9 @@ void check_lists(const Check& c, const Problem& p, const Tensor& table, std::int
                "0.." + std::to_string(std::int64_t(act) - 1),
                "visible positions of sequence " + std::to_string(token.sequence) + "; the row uses its first " +
                    std::to_string(token.count) + " entries");
-      const std::int64_t page = page_of(position), entry = pages[page * p.attention.keys.rows.table_step];
+      if (shard.ranks > 1 && !shard.owns(position)) continue;
+      const std::int64_t page = page_of(shard.ranks > 1 ? shard.local(position) : position),
+                         entry = pages[page * p.attention.keys.rows.table_step];
       if (std::uint64_t(entry) >= std::uint64_t(blocks))
         c.fail(Status::invalid_block, "block_table", subscript({token.sequence, page}), "is " + std::to_string(entry),
                "0.." + std::to_string(blocks - 1),
@@ -150,7 +152,7 @@ void check_lists(const Check& c, const Problem& p, const Tensor& table, std::int
 
 }  // namespace
 
-Problem check(const Args& a, const Outs& o) {
+Problem check(const Args& a, const Outs& o, const Ownership& shard) {
   const Check c("sparse_flash_attention_quant", a.level);
   const Sizes s = check_sizes(c, a);
   const Tensor& out = o.attention_out;
@@ -174,9 +176,9 @@ Problem check(const Args& a, const Outs& o) {
     const std::int64_t length = act[b * act_step];
     if (length < 0)
       c.fail(Status::invalid_seqlen, "kv_act_seqs", subscript({b}), "is " + std::to_string(length), "at least 0");
-    if (length > 0 && (length - 1) / a.block_size >= columns)
+    if (const std::int64_t rows = shard.below(length); rows > 0 && (rows - 1) / a.block_size >= columns)
       c.fail(Status::invalid_seqlen, "kv_act_seqs", subscript({b}), "is " + std::to_string(length),
-             "at most " + std::to_string(columns * a.block_size),
+             "at most " + std::to_string(shard.global(columns * a.block_size)),
              "block_table has " + std::to_string(columns) + " columns of " + std::to_string(a.block_size));
   }
 
@@ -209,7 +211,7 @@ Problem check(const Args& a, const Outs& o) {
       .topk = a.topk};
   c.readable(a.topk_indices, "topk_indices");
   c.readable(a.block_table, "block_table");
-  check_lists(c, p, a.block_table, s.blocks);
+  check_lists(c, p, a.block_table, s.blocks, shard);
 
   if (p.attention.tokens == 0 || s.rows == 0)  // no string is made while nothing is wrong
     c.chip(false, "query_nope", "has no rows, or key_nope_2d has none", "at least 1");
@@ -230,7 +232,7 @@ Problem check(const Args& a, const Outs& o) {
   return p;
 }
 
-void check_values(const Args& a, const Problem& p) {
+void check_values(const Args& a, const Problem& p, const Ownership& shard) {
   const Check c("sparse_flash_attention_quant", a.level);
   const attention::sparse::Problem& x = p.attention;
   const auto finite = [&](const Rows& rows, std::int64_t row, std::int64_t width, const char* name) {
@@ -245,7 +247,8 @@ void check_values(const Args& a, const Problem& p) {
   for (std::int64_t t = 0; t < x.tokens; ++t) {
     const attention::sparse::Token token = p.token(t);
     for (std::int64_t j = 0; j < token.count; ++j) {
-      const std::int64_t row = x.keys.rows.offset(token.sequence, token.list[j]);
+      if (!shard.owns(token.list[j])) continue;
+      const std::int64_t row = x.keys.rows.offset(token.sequence, shard.local(token.list[j]));
       if (x.keys.tile == 0) finite(x.keys.latent, row, x.latent, "key_nope_2d");
       finite(x.keys.rope, row, x.rope, "key_rope_2d");
       for (std::int64_t g = 0; x.keys.tile > 0 && g < x.latent / x.keys.tile; ++g)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "dsakit/ownership.hpp"
 #include "dsakit/sparse_flash_attention_quant.hpp"
 #include "ops/attention/sparse.hpp"
 
@@ -27,9 +28,10 @@ struct Problem {
   }
 };
 
-/// All of docs/operators/sparse_flash_attention.md, "Errors"; throws before anything is written.
-Problem check(const SparseFlashAttentionQuantArgs&, const SparseFlashAttentionQuantOuts&);
+/// All of docs/operators/sparse_flash_attention.md, "Errors"; throws before anything is written. `shard`: of keys, where
+/// several ranks have some; lengths and lists are those of whole sequences then, and so are the tokens that come of them.
+Problem check(const SparseFlashAttentionQuantArgs&, const SparseFlashAttentionQuantOuts&, const Ownership& shard = {});
 /// Value checking: finite queries and attended keys, scales of at least 0.
-void check_values(const SparseFlashAttentionQuantArgs&, const Problem&);
+void check_values(const SparseFlashAttentionQuantArgs&, const Problem&, const Ownership& shard = {});
 
 }  // namespace dsakit::sparse_flash_attention_quant_op
