@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include "arrays.hpp"
 #include "core/check.hpp"
 #include "debug/watch.hpp"
+#include "dsakit/dist.hpp"
 #include "dsakit/dsakit.hpp"
 #include "module.hpp"
 #include "ops/describe.hpp"
@@ -137,9 +139,9 @@ struct ShapesOnly {};
 
 /// One call: Python objects in the order of the slots -> results in the order of the members of Outs. `op`: the name
 /// in refusals of Python's own. `watched`: the operator, for whoever watches its calls, or null. ShapesOnly: tensors
-/// come as (shape, strides, dtype), and so do results; None is one that is an argument.
-template <class Args, class Outs, class Run>
-nb::object call(const char* op, const char* watched, const nb::tuple& values, Run run) {
+/// come as (shape, strides, dtype), and so do results; None is one that is an argument. infer_absent: dtype and shape of results.
+template <class Args, class Outs, class Run, class Infer>
+nb::object call(const char* op, const char* watched, const nb::tuple& values, Run run, Infer infer_absent) {
   constexpr bool kShapesOnly = std::is_same_v<Run, ShapesOnly>;
   const std::vector<Slot>& slots = slots_of<Args, Outs>();
   auto given = [&](std::size_t i) { return PyTuple_GET_ITEM(values.ptr(), Py_ssize_t(i)); };
@@ -181,7 +183,7 @@ nb::object call(const char* op, const char* watched, const nb::tuple& values, Ru
   });
   if (!complete) {  // takes less than letting the GIL go
     if (watched) debug::infer_of_call(watched, std::as_const(args), outs, context());
-    else infer(std::as_const(args), outs);
+    else infer_absent(std::as_const(args), outs);
   }
 
   struct Result {
@@ -230,14 +232,20 @@ nb::object call(const char* op, const char* watched, const nb::tuple& values, Ru
 }
 
 /// The same under the name that the caller called: what the library refuses as `op` is refused as `spelling`.
-template <class Args, class Outs, class Run>
-nb::object call(const char* op, const nb::tuple& values, const char* spelling, Run run, const char* watched = nullptr) {
+template <class Args, class Outs, class Run, class Infer>
+nb::object call(const char* op, const nb::tuple& values, const char* spelling, Run run, const char* watched,
+                Infer infer_absent) {
   try {
-    return call<Args, Outs>(spelling, watched, values, run);
+    return call<Args, Outs>(spelling, watched, values, run, infer_absent);
   } catch (const Error& e) {
     if (e.op != op) throw;
     throw Error(e.status, spelling, e.parameter, e.position, e.got, e.wanted, e.why, e.reason);
   }
+}
+
+template <class Args, class Outs, class Run>
+nb::object call(const char* op, const nb::tuple& values, const char* spelling, Run run, const char* watched = nullptr) {
+  return call<Args, Outs>(op, values, spelling, run, watched, [](const Args& a, Outs& o) { infer(a, o); });
 }
 
 /// The documented roundings of the softmax probabilities, for comparison: only references of sparse attention have
@@ -287,6 +295,110 @@ void bind(nb::module_& m, const char* name, Fast fast, Reference reference) {
             const Rounding r = rounding_of(spelling, rounding);
             return call<Args, Outs>(name, values, spelling, [=](const Args& a, const Outs& o) { reference(a, o, r); });
           });
+}
+
+// ---- dsakit.dist: the operators of engines whose caches lie on several ranks
+
+/// f(group, begun): a call that all ranks make. What fails here before it has begun is refused on all of them.
+template <class F>
+nb::object in_group(nb::handle object, F f) {
+  const std::shared_ptr<Group> group = group_of(object);
+  bool begun = false;
+  try {
+    return f(*group, begun);
+  } catch (...) {
+    if (begun) throw;
+    const std::exception_ptr error = std::current_exception();
+    nb::gil_scoped_release release;
+    dist::refuse(*group, error);
+  }
+}
+
+template <class Args, class Outs>
+void bind_select(nb::module_& m, const char* name) {
+  m.def((std::string("dist_select_") + name).c_str(),
+        [=](nb::handle group, const nb::tuple& values, std::int64_t interleave, const std::string& merge) {
+          return in_group(group, [&](Group& g, bool& begun) {
+            const auto run = [&](const Args& a, const Outs& o) {
+              begun = true;
+              dist::select(g, a, o, {interleave, merge}, context());
+            };
+            const Ownership owner{g.size(), g.rank(), std::max<std::int64_t>(interleave, 1)};  // what it is, run() asks
+            return call<Args, Outs>(name, values, "dist.select", run, nullptr,
+                                    [&](const Args& a, Outs& o) { dist::infer(a, o, owner); });
+          });
+        });
+  m.def((std::string("dist_index_candidates_") + name).c_str(),
+        [=](const nb::tuple& values, const Ownership& owner, nb::handle candidates) {
+          constexpr char kCall[] = "dist.index_candidates";
+          Arrays arrays(kCall);
+          const Tensor to = arrays.read(candidates.ptr(), "candidates", true);
+          call<Args, Outs>(
+              name, values, kCall, [&](const Args& a, const Outs&) { dist::index_candidates(a, owner, to, context()); },
+              nullptr, [](const Args&, Outs&) {});
+        });
+}
+
+template <class Args, class Outs>
+void bind_attend(nb::module_& m, const char* name) {
+  m.def((std::string("dist_attend_") + name).c_str(),
+        [=](nb::handle group, const nb::tuple& values, std::int64_t interleave, const std::string& exchange) {
+          return in_group(group, [&](Group& g, bool& begun) {
+            return call<Args, Outs>(name, values, "dist.attend", [&](const Args& a, const Outs& o) {
+              begun = true;
+              dist::attend(g, a, o, {interleave, exchange}, context());
+            });
+          });
+        });
+  m.def((std::string("dist_partial_attention_") + name).c_str(),
+        [=](const nb::tuple& values, const Ownership& owner, nb::handle max, nb::handle sum, nb::handle out) {
+          constexpr char kCall[] = "dist.partial_attention";
+          Arrays arrays(kCall);
+          const dist::Partials to{arrays.read(max.ptr(), "softmax_max", true), arrays.read(sum.ptr(), "softmax_sum", true),
+                                  arrays.read(out.ptr(), "attention_out", true)};
+          call<Args, Outs>(
+              name, values, kCall, [&](const Args& a, const Outs&) { dist::partial_attention(a, owner, to, context()); },
+              nullptr, [](const Args&, Outs&) {});
+        });
+}
+
+void bind_shards(nb::module_& m) {
+  nb::class_<Ownership>(m, "Ownership")
+      .def("__init__",
+           [](Ownership* self, std::int64_t ranks, std::int64_t rank, std::int64_t interleave) {
+             new (self) Ownership{ranks, rank, interleave};
+           },
+           nb::arg("ranks"), nb::arg("rank"), nb::arg("interleave"));
+  bind_select<QuantLightningIndexerArgs, QuantLightningIndexerOuts>(m, "quant_lightning_indexer");
+  bind_select<LightningIndexerArgs, LightningIndexerOuts>(m, "lightning_indexer");
+  bind_attend<SparseFlashAttentionArgs, SparseFlashAttentionOuts>(m, "sparse_flash_attention");
+  bind_attend<KvQuantSparseFlashAttentionArgs, KvQuantSparseFlashAttentionOuts>(m, "kv_quant_sparse_flash_attention");
+  bind_attend<SparseFlashAttentionQuantArgs, SparseFlashAttentionQuantOuts>(m, "sparse_flash_attention_quant");
+  m.def("dist_refuse", [](nb::handle group, const std::string& status, const std::string& op, const std::string& parameter,
+                          const std::string& got, const std::string& wanted) {
+    const std::shared_ptr<Group> ranks = group_of(group);
+    int number = int(Status::ok);
+    while (number < int(Status::internal) && status != name_of(Status(number))) ++number;
+    nb::gil_scoped_release release;
+    dist::refuse(*ranks, std::make_exception_ptr(Error(Status(number), op, parameter, "", got, wanted)));
+  });
+  m.def("dist_merge_candidates", [](nb::handle candidates, nb::handle sparse_indices) {
+    Arrays arrays("dist.merge_candidates");
+    const TensorList lists = arrays.list(candidates.ptr(), "candidates");
+    const Tensor to = arrays.read(sparse_indices.ptr(), "sparse_indices", true);
+    nb::gil_scoped_release release;
+    dist::merge_candidates(lists, to);
+  });
+  m.def("dist_merge_partials",
+        [](nb::handle max, nb::handle sum, nb::handle values, nb::handle sinks, nb::handle out) {
+          Arrays arrays("dist.merge_partials");
+          const TensorList maxima = arrays.list(max.ptr(), "softmax_max"), sums = arrays.list(sum.ptr(), "softmax_sum"),
+                           parts = arrays.list(values.ptr(), "attention_out");
+          const Tensor logits = arrays.read(sinks.ptr(), "sinks", false), to = arrays.read(out.ptr(), "out", true);
+          nb::gil_scoped_release release;
+          dist::merge_partials(maxima, sums, parts, logits, to);
+        },
+        nb::arg("softmax_max"), nb::arg("softmax_sum"), nb::arg("attention_out"), nb::arg("sinks").none(), nb::arg("out"));
 }
 
 /// The descriptions as Python has them; what a key holds is said where python/operators.cc binds it.
@@ -379,6 +491,7 @@ void bind_operators(nb::module_& m) {
     check.no_overlap(to, out_name, from, in_name);
     return true;
   });
+  bind_shards(m);
   m.def("copy", [](nb::handle from, nb::handle to) {
     Arrays arrays("copy");
     copy_elements(arrays.read(from.ptr(), "from", true), arrays.read(to.ptr(), "to", true));

@@ -4,6 +4,8 @@
 A Group exchanges bytes: `all_gather`, `all_to_all`, `broadcast`, `split`, `barrier`, `all_reduce`. All ranks start the same
 exchanges with the same sizes in the same order; what they return is waited for with `wait()`. A rank that does not come is
 an Error of status PEER_FAILED, after which the group is dead and says the same of everything.
+
+Engines with caches of their own, whose tokens lie on several ranks, have `select` and `attend`, and the parts of them.
 """
 
 from __future__ import annotations
@@ -19,8 +21,22 @@ from typing import Any
 
 from ._core import Group, Pending, threads_as_ranks
 from .errors import raise_error, shown
+from .shards import Ownership, attend, index_candidates, merge_candidates, merge_partials, partial_attention, select
 
-__all__ = ["Group", "PeersMissing", "Pending", "init", "threads"]
+__all__ = [
+    "Group",
+    "Ownership",
+    "PeersMissing",
+    "Pending",
+    "attend",
+    "index_candidates",
+    "init",
+    "merge_candidates",
+    "merge_partials",
+    "partial_attention",
+    "select",
+    "threads",
+]
 
 
 def init(group: Any = None, *, timeout: float = 20.0) -> Group:
