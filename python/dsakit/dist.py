@@ -106,6 +106,9 @@ class _Work:
         self._tensors = ()
 
 
+_LOADING = 300.0  # seconds that a layer may take on one rank while the others wait: Peers::wait_for_all
+
+
 class _Done:
     def poll(self) -> bool:
         return True
@@ -124,7 +127,7 @@ class _Torch:
         self._torch, self._dist, self._ranks, self.timeout = torch, dist, ranks, timeout
         self._group = dist.new_group(
             ranks,
-            timeout=datetime.timedelta(seconds=timeout),
+            timeout=datetime.timedelta(seconds=max(timeout, _LOADING)),  # each wait has its own
             backend="gloo",
             use_local_synchronization=True,
             sort_ranks=False,

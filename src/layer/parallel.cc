@@ -15,7 +15,8 @@ Peers::Peers(std::shared_ptr<Group> group, const ParallelOptions& options)
       talk(world) {}
 
 void Peers::wait_for_all(std::string_view name) {
-  talk.all_gather(world, name, {}, std::vector<std::size_t>(std::size_t(world.size())), nullptr);
+  constexpr double kLayer = 300;  // seconds
+  talk.wait_for_all(name, kLayer);
 }
 
 std::shared_ptr<Peers> make_peers(std::shared_ptr<Group> group, const ParallelWords& words) {

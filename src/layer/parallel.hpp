@@ -34,7 +34,8 @@ struct Peers {
   /// All ranks make theirs at once.
   Peers(std::shared_ptr<Group> world, const ParallelOptions& options);
 
-  /// An exchange of nothing, where one rank may take long.
+  /// An exchange of nothing, where one rank may take long: 300 s, while the group's timeout is for exchanges between which there
+  /// is one layer's work.
   void wait_for_all(std::string_view name);
   LayerShare share() const {
     return {replica->rank(), replica->size(), options.prolog == Prolog::split};
@@ -103,8 +104,13 @@ class GatedMlp;
 void forward_parallel(Peers&, const AttentionLayer::State&, const Tensor& hidden, const Tensor& out, const ChunkRows&,
                       const ShardedCache&, std::int32_t* selection, ScratchMemory&, Context&, Costs*);
 
+/// Of its scratch memory. `selects`: the mode is sparse.
+std::size_t parallel_layer_bytes(Peers&, const AttentionLayer::State&, const ChunkRows&, const ShardedCache&, bool selects,
+                                 Context&);
+
 /// residual [rows, He] += mlp(x [rows, He]), whose columns the ranks share.
 void add_parallel(Peers&, const GatedMlp&, const float* x, std::int64_t rows, float* residual, ScratchMemory&, Context&,
                   Costs*);
+std::size_t parallel_mlp_bytes(const Peers&, const GatedMlp&, std::int64_t rows, int threads);
 
 }  // namespace dsakit

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "layer/costs.hpp"
+#include "run/background.hpp"
 
 namespace dsakit {
 
@@ -88,40 +89,48 @@ struct Shard {
   LayerCache::State& cache;
 };
 
+/// f(shard, row of replica q, its number in the shard) for those that this rank keeps, in their order.
+template <class F>
+void each_owned(const SharedChunk& s, int q, F f) {
+  const Peers& p = s.parallel;
+  const Shard shards[] = {{latents_of(s.chunk.kept), p.latent_rows(), s.cache.latents},
+                          {index_keys_of(s.chunk.kept), p.index_rows(), s.cache.index_keys}};
+  for (std::int64_t i = 0; i < s.rows.count(q); ++i)
+    for (const Shard& shard : shards)
+      if (const std::int64_t x = s.rows.position(q, i); row_bytes(shard.rows) > 0 && shard.owner.owns(x))
+        f(shard, i, shard.owner.local(x));
+}
+
 }  // namespace
 
-void keep(const SharedChunk& s) {
+NewCacheRows::NewCacheRows(const SharedChunk& s) : s_(s) {
   Peers& p = s.parallel;
-  const NewRows& kept = s.chunk.kept;
-  const Shard shards[] = {{latents_of(kept), p.latent_rows(), s.cache.latents},
-                          {index_keys_of(kept), p.index_rows(), s.cache.index_keys}};
-  const auto each_owned = [&](int q, auto f) {  // row of replica q, in their order
-    for (std::int64_t i = 0; i < s.rows.count(q); ++i)
-      for (const Shard& shard : shards)
-        if (const std::int64_t x = s.rows.position(q, i); row_bytes(shard.rows) > 0 && shard.owner.owns(x))
-          f(shard, i, shard.owner.local(x));
-  };
   if (!s.rows.split()) {
     if (!p.talk.failed())
-      each_owned(p.q, [](const Shard& shard, std::int64_t i, std::int64_t at) { shard.cache.write(shard.rows, i, 1, at); });
+      each_owned(s, p.q, [](const Shard& shard, std::int64_t i, std::int64_t at) { shard.cache.write(shard.rows, i, 1, at); });
     return;
   }
   const int replicas = p.query->size();
   p.sizes.assign(std::size_t(replicas), 0);
   for (int q = 0; q < replicas; ++q)
-    each_owned(q, [&](const Shard& shard, auto, auto) { p.sizes[std::size_t(q)] += row_bytes(shard.rows); });
+    each_owned(s, q, [&](const Shard& shard, auto, auto) { p.sizes[std::size_t(q)] += row_bytes(shard.rows); });
   p.mine.resize(p.sizes[std::size_t(p.q)]);
-  p.all.resize(std::accumulate(p.sizes.begin(), p.sizes.end(), std::size_t{0}));
+  all_.resize(std::accumulate(p.sizes.begin(), p.sizes.end(), std::size_t{0}));
   std::byte* to = p.mine.data();
-  each_owned(p.q, [&](const Shard& shard, std::int64_t i, auto) {
+  each_owned(s, p.q, [&](const Shard& shard, std::int64_t i, auto) {
     each_kind(shard.rows, [&](std::size_t bytes, std::byte* row) {
       to = std::copy_n(row + std::size_t(i) * bytes, bytes, to);
     });
   });
-  p.talk.all_gather(*p.query, "cache_rows", p.mine, p.sizes, p.all.data());
-  std::byte* from = p.all.data();
-  for (int q = 0; q < replicas; ++q)
-    each_owned(q, [&](const Shard& shard, auto, std::int64_t at) {
+  under_ = p.talk.start_all_gather(*p.query, "cache_rows", p.mine, p.sizes, all_.data());
+}
+
+void NewCacheRows::finish() {
+  if (!under_) return;
+  under_->finish();
+  std::byte* from = all_.data();
+  for (int q = 0; q < s_.parallel.query->size(); ++q)
+    each_owned(s_, q, [&](const Shard& shard, auto, std::int64_t at) {
       NewRows one = shard.rows;
       for (Tensor* t : {&one.latent, &one.rope, &one.latent_scale, &one.index_key, &one.index_scale})
         if (*t) t->data = from, from += t->shape[3] * size_of(t->dtype);
@@ -140,6 +149,33 @@ void project(const SharedChunk& s) {
   gather(p, "layer_output", m.rows, {{s.own_out, m.out.data, width, sizeof(float)}});
 }
 
+namespace {
+
+std::size_t take_all_arrays(Chunk& chunk, SharedChunk& s, std::byte* memory) {
+  const std::size_t bytes = (chunk.take_arrays(memory) + 63) / 64 * 64;
+  Carver carver(memory ? memory + bytes : nullptr);
+  s.take_arrays(carver);
+  return bytes + carver.bytes();
+}
+
+}  // namespace
+
+std::size_t parallel_layer_bytes(Peers& p, const AttentionLayer::State& layer, const ChunkRows& rows,
+                                 const ShardedCache& cache, bool selects, Context& context) {
+  const Part kind{.cache = &cache.latents, .row = 0, .rows = rows.count(p.q), .first = rows.first};
+  const Tensor hidden = shaped(DType::bf16, {kind.rows, layer.config.hidden_size});
+  std::int32_t selection = 0;
+  Chunk chunk{.layer = layer,
+              .parts = {&kind, 1},
+              .context = context,
+              .costs = nullptr,
+              .hidden = hidden,
+              .out = hidden,
+              .selection = selects ? &selection : nullptr};
+  SharedChunk s{p, chunk, rows, cache};
+  return take_all_arrays(chunk, s, nullptr);
+}
+
 void forward_parallel(Peers& p, const AttentionLayer::State& layer, const Tensor& hidden, const Tensor& out,
                       const ChunkRows& rows, const ShardedCache& cache, std::int32_t* selection,
                       ScratchMemory& scratch, Context& context, Costs* costs) {
@@ -152,22 +188,28 @@ void forward_parallel(Peers& p, const AttentionLayer::State& layer, const Tensor
               .out = out,
               .selection = selection};
   SharedChunk s{p, chunk, rows, cache};
-  const auto take_arrays = [&](std::byte* memory) {
-    const std::size_t bytes = (chunk.take_arrays(memory) + 63) / 64 * 64;
-    Carver carver(memory ? memory + bytes : nullptr);
-    s.take_arrays(carver);
-    return bytes + carver.bytes();
-  };
-  take_arrays(scratch.require(take_arrays(nullptr)));
+  take_all_arrays(chunk, s, scratch.require(take_all_arrays(chunk, s, nullptr)));
   std::iota(data_of<std::int64_t>(chunk.slots), data_of<std::int64_t>(chunk.slots) + chunk.rows, 0);
   const std::vector<Part> parts = s.parts(cache.latents);
   for (const Part& part : parts) {
     const std::int64_t at = part.row * layer.config.qk_rope_head_dim;
     layer.rope->copy(part.first, part.rows, data_of<bf16>(chunk.cos) + at, data_of<bf16>(chunk.sin) + at);
   }
+  const auto queries_under = [&](auto& exchange, Slice some) {
+    p.talk.work([&] {
+      const Background moved_on(context, [&] { exchange.poll(); });
+      make_queries(s, some);
+    });
+  };
   run_prolog(s);
-  keep(s);
-  if (chunk.scores()) select(s);
+  NewCacheRows kept(s);
+  gather_index_queries(s);
+  const std::int64_t early = s.rows.split() ? chunk.rows / 2 : 0;
+  queries_under(kept, {0, early});
+  kept.finish();
+  Selection selection_of_rows(s);
+  queries_under(selection_of_rows, {early, chunk.rows});
+  selection_of_rows.finish();
   attend(s);
   project(s);
 }

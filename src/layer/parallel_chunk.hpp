@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <memory>
+#include <optional>
+#include <vector>
+
 #include "layer/chunk.hpp"
 #include "layer/parallel.hpp"
+#include "parallel/selection.hpp"
 #include "run/carver.hpp"
 
 namespace dsakit {
@@ -30,12 +35,48 @@ struct SharedChunk {
   std::vector<Part> parts(LayerCache::State&) const;
 };
 
-// ---- its way, in this order
+// ---- its way, in this order. Queries of some rows are made while new rows of the cache travel, those of the others while
+// candidates do.
 
+/// What caches get, and index queries of this rank's heads.
 void run_prolog(const SharedChunk&);
-/// The new rows of all replicas into the shards of the cache.
-void keep(const SharedChunk&);
-void select(const SharedChunk&);
+
+/// The new rows of all replicas on their way into the shards of the cache.
+class NewCacheRows {
+ public:
+  explicit NewCacheRows(const SharedChunk&);
+  void poll() noexcept {
+    if (under_) under_->poll();
+  }
+  /// They are there.
+  void finish();
+
+ private:
+  const SharedChunk& s_;
+  std::vector<std::byte> all_;
+  std::unique_ptr<Underway> under_;
+};
+
+void gather_index_queries(const SharedChunk&);
+void make_queries(const SharedChunk&, Slice rows);
+
+/// The selection on its way, of rows that see more positions than they select.
+class Selection {
+ public:
+  explicit Selection(const SharedChunk&);
+  void poll() noexcept {
+    if (merged_) merged_->poll();
+  }
+  void finish();
+
+ private:
+  const SharedChunk& s_;
+  std::int64_t first_ = 0;              // of these rows
+  std::vector<std::int64_t> visible_;   // positions that each of them sees
+  std::vector<std::uint64_t> candidates_;
+  std::optional<MergedRows> merged_;
+};
+
 void attend(const SharedChunk&);
 void project(const SharedChunk&);
 

@@ -45,11 +45,15 @@ void add(const float* change, std::int64_t count, float* residual) {
 
 }  // namespace
 
+std::size_t parallel_mlp_bytes(const Peers& p, const GatedMlp& mlp, std::int64_t rows, int threads) {
+  return bytes_of<DenseArrays>(p, mlp, rows, threads);
+}
+
 void add_parallel(Peers& p, const GatedMlp& mlp, const float* x, std::int64_t rows, float* residual,
                   ScratchMemory& scratch, Context& context, Costs* costs) {
   Timed timed(costs, "mlp", double(mlp.bytes()));
   const auto make = [&](Carver carver) { return DenseArrays(p, mlp, rows, context.threads(), carver); };
-  const DenseArrays a = make(Carver(scratch.require(bytes_of<DenseArrays>(p, mlp, rows, context.threads()))));
+  const DenseArrays a = make(Carver(scratch.require(parallel_mlp_bytes(p, mlp, rows, context.threads()))));
   const MlpRows job{mlp.matrices(), 0, rows};
   p.talk.work([&] {
     Call call(context, "model", 0);

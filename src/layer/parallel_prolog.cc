@@ -8,8 +8,9 @@
 #include "ops/prolog/door.hpp"
 #include "ops/prolog/parted.hpp"
 
-// The prolog in two halves: this rank's columns of the products of the hidden states, then, from those of all ranks,
-// everything else, of which queries are this rank's heads. What the halves exchange is fp32 before any rounding.
+// The prolog in parts: this rank's columns of the products of the hidden states, then, from those of all ranks, what caches get,
+// index queries of this rank's heads, and its queries, which nobody else waits for: so they are made while something travels.
+// The sums that are exchanged are fp32 before any rounding.
 namespace dsakit {
 namespace {
 
@@ -32,7 +33,8 @@ Rows rows_of(const Tensor& t, std::int64_t width) {
   return t && t.elements() > 0 ? flat_rows(t, width) : prolog::no_rows();
 }
 
-prolog::MlaProblem mla_problem(const Chunk& m, const HiddenSums& sums) {
+/// Of some rows; with `heads` their queries too, else what caches get and the low-rank query alone.
+prolog::MlaProblem mla_problem(const Chunk& m, const HiddenSums& sums, Slice rows, std::int64_t heads) {
   const io::ModelConfig& c = m.config;
   const LayerWeights& w = m.layer.weights;
   const bool packed = m.packed();
@@ -42,37 +44,39 @@ prolog::MlaProblem mla_problem(const Chunk& m, const HiddenSums& sums) {
   const auto cache = [](const Tensor& t, std::int64_t width, std::int64_t begin = 0) {
     return prolog::CacheRows{.first = flat_rows(t, width), .begin = begin};
   };
+  const auto some = [&](const Tensor& t) { return t && t.elements() > 0 ? slice(t, rows.begin, rows.size()) : t; };
   const std::int64_t width = m.kept.latent.shape[3];
+  const bool queries = heads > 0;
   return {
       .numerics = packed ? prolog::kTorchNpu : prolog::kPyPto,
-      .tokens = m.rows,
+      .tokens = rows.size(),
       .hidden = c.hidden_size,
       .rank = c.q_lora_rank,
-      .heads = c.num_attention_heads,
+      .heads = heads,
       .nope = c.qk_nope_head_dim,
       .rope = rope,
       .latent = latent,
       .epsilon_cq = float(m.layer.epsilon_cq),
       .epsilon_ckv = float(m.layer.epsilon_ckv),
       .w_dq = sums.given() ? view_of({}, first) : view_of(packed ? w.w_dq_i8.codes : w.w_dq, first),
-      .w_uq_qr = view_of(m.quantised() ? w.w_uq_qr_i8.codes : w.w_uq_qr, second),
-      .w_uk = view_of(w.w_uk, DType::bf16),
+      .w_uq_qr = queries ? view_of(m.quantised() ? w.w_uq_qr_i8.codes : w.w_uq_qr, second) : view_of({}, second),
+      .w_uk = queries ? view_of(w.w_uk, DType::bf16) : view_of({}, DType::bf16),
       .w_dkv_kr = sums.given() ? view_of({}, first) : view_of(packed ? w.w_dkv_kr_i8.codes : w.w_dkv_kr, first),
       .gamma_cq = w.gamma_cq.data(),
       .gamma_ckv = w.gamma_ckv.data(),
       .x = sums.given() ? prolog::no_rows() : flat_rows(packed ? m.hidden_i8 : m.hidden, c.hidden_size),
-      .cos = flat_rows(m.cos, rope),
-      .sin = flat_rows(m.sin, rope),
+      .cos = flat_rows(some(m.cos), rope),
+      .sin = flat_rows(some(m.sin), rope),
       .x_scale = packed ? flat_rows(m.hidden_scale, 1) : prolog::no_rows(),
       .dq_scale = scales_of(w.w_dq_i8),
-      .uq_qr_scale = scales_of(w.w_uq_qr_i8),
+      .uq_qr_scale = queries ? scales_of(w.w_uq_qr_i8) : prolog::no_rows(),
       .dkv_kr_scale = scales_of(w.w_dkv_kr_i8),
       .smooth = prolog::no_rows(),
-      .cache_index = flat_rows(m.slots, 1),
-      .q_norm = flat_rows(m.c_q, c.q_lora_rank),
-      .q_norm_scale = rows_of(m.c_q_scale, 1),
-      .query_nope = rows_of(m.query_nope, latent),
-      .query_rope = rows_of(m.query_rope, rope),
+      .cache_index = flat_rows(some(m.slots), 1),
+      .q_norm = flat_rows(some(m.c_q), c.q_lora_rank),
+      .q_norm_scale = rows_of(some(m.c_q_scale), 1),
+      .query_nope = queries ? rows_of(some(m.query_nope), latent) : prolog::no_rows(),
+      .query_rope = queries ? rows_of(some(m.query_rope), rope) : prolog::no_rows(),
       .query_scale = prolog::no_rows(),
       .latent_store = m.quantised() ? prolog::Store::groups : prolog::Store::bf16,
       .key_store = prolog::Store::bf16,
@@ -141,7 +145,8 @@ void multiply(const SharedChunk& s) {
   if (m.packed())
     dynamic_quant({.input = m.hidden}, {.y = m.hidden_i8, .scale = reshaped(m.hidden_scale, {m.rows})}, m.context);
   using enum HiddenSums::Use;
-  prolog::run(kOp, mla_problem(m, {made, s.mine.c_q, s.mine.kv, own(c.q_lora_rank), own(c.kv_lora_rank + c.qk_rope_head_dim)}),
+  prolog::run(kOp, mla_problem(m, {made, s.mine.c_q, s.mine.kv, own(c.q_lora_rank), own(c.kv_lora_rank + c.qk_rope_head_dim)},
+                               {0, m.rows}, c.num_attention_heads),
               m.context);
   if (!m.scores()) return;
   if (m.quantised())
@@ -169,21 +174,21 @@ void exchange_sums(const SharedChunk& s) {
   else gather(s.parallel, "first_products", m.rows, {c_q, kv, key, weights, plain});
 }
 
-void finish(const SharedChunk& s) {
+/// The sums of all columns, from row `first` on.
+HiddenSums given_sums(const SharedChunk& s, std::int64_t first) {
+  const io::ModelConfig& c = s.chunk.config;
+  const std::int64_t query = c.q_lora_rank, kv = c.kv_lora_rank + c.qk_rope_head_dim;
+  return {HiddenSums::Use::given, s.sums.c_q + first * query, s.sums.kv + first * kv, query, kv};
+}
+
+void make_index_queries(const SharedChunk& s) {
   const Chunk& m = s.chunk;
   const io::ModelConfig& c = m.config;
   const LayerWeights& w = m.layer.weights;
-  using enum HiddenSums::Use;
-  {
-    Timed timed(m.costs, "query_products",
-                double(w.w_uq_qr.bytes() + w.w_uq_qr_i8.codes.bytes() + w.w_uk.bytes()));
-    prolog::run(kOp, mla_problem(m, {given, s.sums.c_q, s.sums.kv, c.q_lora_rank, c.kv_lora_rank + c.qk_rope_head_dim}),
-                m.context);
-  }
-  if (!m.scores()) return;
   Timed timed(m.costs, "index_query_products", double(w.w_qb.bytes() + w.w_qb_i8.codes.bytes()));
   if (m.quantised()) {
-    prolog::run(kOp, indexer_problem(s, {given, s.sums.key, s.sums.weights, c.index_head_dim, c.index_n_heads}), m.context);
+    prolog::run(kOp, indexer_problem(s, {HiddenSums::Use::given, s.sums.key, s.sums.weights, c.index_head_dim, c.index_n_heads}),
+                m.context);
   } else {
     Chunk own = m;
     own.index_query = s.own_index_query;
@@ -194,18 +199,32 @@ void finish(const SharedChunk& s) {
 }  // namespace
 
 void run_prolog(const SharedChunk& s) {
-  Chunk& m = s.chunk;
-  const io::ModelConfig& c = m.config;
-  const bool split = s.parallel.share().split_prolog;
+  const Chunk& m = s.chunk;
   s.parallel.talk.work([&] { multiply(s); });
-  if (split) exchange_sums(s);
-  s.parallel.talk.work([&] { finish(s); });
-  if (!m.scores() || !split) return;
+  if (s.parallel.share().split_prolog) exchange_sums(s);
+  s.parallel.talk.work([&] {
+    prolog::run(kOp, mla_problem(m, given_sums(s, 0), {0, m.rows}, 0), m.context);
+    if (m.scores()) make_index_queries(s);
+  });
+}
+
+void gather_index_queries(const SharedChunk& s) {
+  const Chunk& m = s.chunk;
+  const io::ModelConfig& c = m.config;
+  if (!m.scores() || !s.parallel.share().split_prolog) return;
   const SharedColumns query{s.own_index_query.data, m.index_query.data, c.index_n_heads,
                             c.index_head_dim * size_of(m.index_query.dtype), false};
   if (!m.quantised()) return gather(s.parallel, "index_queries", m.rows, {query});
   const SharedColumns scale{s.own_index_scale.data, m.index_query_scale.data, c.index_n_heads, sizeof(f16), false};
   gather(s.parallel, "index_queries", m.rows, {query, scale});
+}
+
+void make_queries(const SharedChunk& s, Slice rows) {
+  const Chunk& m = s.chunk;
+  const LayerWeights& w = m.layer.weights;
+  if (rows.size() == 0 || m.config.num_attention_heads == 0) return;
+  Timed timed(m.costs, "query_products", double(w.w_uq_qr.bytes() + w.w_uq_qr_i8.codes.bytes() + w.w_uk.bytes()));
+  prolog::run(kOp, mla_problem(m, given_sums(s, rows.begin), rows, m.config.num_attention_heads), m.context);
 }
 
 }  // namespace dsakit

@@ -82,30 +82,37 @@ void score(const Scored& all, std::uint64_t* candidates) {
 
 }  // namespace
 
-void select(const SharedChunk& s) {
+Selection::Selection(const SharedChunk& s) : s_(s) {
   Peers& p = s.parallel;
   const Chunk& m = s.chunk;
+  if (!m.scores()) return;
   const Scored all{s};
+  first_ = all.first;
   for (std::int64_t i = 0; i < all.first; ++i) {
     std::int32_t* list = m.selection + i * all.k;
     std::iota(list, list + s.position(i) + 1, 0);
   }
   if (all.count == 0) return;
-  std::vector<std::uint64_t> candidates(std::size_t(all.count * all.k));
-  p.talk.work([&] { score(all, candidates.data()); });
-  Timed timed(m.costs, "merge_selection", 0);
+  candidates_.resize(std::size_t(all.count * all.k));
+  p.talk.work([&] { score(all, candidates_.data()); });
   // Where nobody has shards, ranks that share rows still have to know that a list of one of them is none.
   const bool copies = all.owner.ranks == 1 && p.kv->size() > 1;
   if (copies) p.talk.all_gather(*p.kv, "candidates", {}, std::vector<std::size_t>(std::size_t(p.kv->size())), nullptr);
-  std::vector<std::int64_t> visible;
-  for (std::int64_t i = all.first; i < m.rows; ++i) visible.push_back(s.position(i) + 1);
-  const auto list = [&](std::int64_t row) { return m.selection + (all.first + row) * all.k; };
-  merge_rows(p.talk, p.index_group(), p.options.merge, {all.k, all.owner, visible}, candidates.data(),
-             [&](std::int64_t row, std::span<const std::uint64_t> best) {
-               std::ranges::transform(best, list(row), [](std::uint64_t c) { return std::int32_t(position_of(c)); });
-             });
-  if (p.talk.failed())  // lists like any other: exchanges have the sizes of lists
-    for (std::int64_t i = 0; i < all.count; ++i) std::iota(list(i), list(i) + all.k, 0);
+  for (std::int64_t i = all.first; i < m.rows; ++i) visible_.push_back(s.position(i) + 1);
+  merged_.emplace(p.talk, p.index_group(), p.options.merge, SharedRows{all.k, all.owner, visible_}, candidates_.data());
+}
+
+void Selection::finish() {
+  if (!merged_) return;
+  const Chunk& m = s_.chunk;
+  const std::int64_t k = m.config.index_topk;
+  Timed timed(m.costs, "merge_selection", 0);
+  const auto list = [&](std::int64_t row) { return m.selection + (first_ + row) * k; };
+  const bool well = merged_->finish([&](std::int64_t row, std::span<const std::uint64_t> best) {
+    std::ranges::transform(best, list(row), [](std::uint64_t c) { return std::int32_t(position_of(c)); });
+  });
+  if (well) return;  // else lists like any other: exchanges have the sizes of lists
+  for (std::int64_t i = 0; i < m.rows - first_; ++i) std::iota(list(i), list(i) + k, 0);
 }
 
 }  // namespace dsakit

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 #include <numeric>
+#include <thread>
 
 #include "core/hash.hpp"
 
@@ -125,90 +126,136 @@ void Conversation::agree(const Greeting& greeting) {
     if (all[r].call != all[0].call || all[r].digest != all[0].digest) refuse(greeting, all[0], all[r], int(r));
 }
 
-void Conversation::add_message(const std::byte* payload, std::size_t bytes) {
-  const std::size_t at = out_.size();
-  out_.resize(at + bytes + sizeof(Trailer));
-  if (!failed() && bytes > 0) std::memcpy(out_.data() + at, payload, bytes);
-  const Trailer trailer{call_, exchange_, std::int32_t(status_), std::uint32_t(world_.rank())};
-  std::memcpy(out_.data() + at + bytes, &trailer, sizeof trailer);
-}
-
-void Conversation::take_message(const std::byte* message, std::size_t bytes, int rank, std::string_view name,
-                                std::byte* payload) {
-  Trailer trailer;
-  std::memcpy(&trailer, message + bytes, sizeof trailer);
-  if (bytes > 0) std::memcpy(payload, message, bytes);
-  if (failed()) return;
-  if (trailer.call != call_ || trailer.exchange != exchange_)
-    return keep(std::make_exception_ptr(
-        Error(Status::internal, "parallel", std::string(name), "",
-              "is exchange " + std::to_string(exchange_) + " of call " + std::to_string(call_) + " here and " +
-                  std::to_string(trailer.exchange) + " of call " + std::to_string(trailer.call) + " on rank " +
-                  std::to_string(trailer.rank),
-              "the same on all ranks", "please report this; rank " + std::to_string(rank) + " of its group")));
-  status_ = Status(trailer.status);
-}
-
 void Conversation::trace(const std::string& path) {
   trace_.open(path);
   if (!trace_) throw Error(Status::io_error, "parallel", "trace", "", "cannot be written", "a file", path.substr(0, 120));
 }
 
-void Conversation::count(Group& group, std::string_view name, std::span<const std::size_t> from, double seconds) {
-  auto at = traffic_.find(name);
-  if (at == traffic_.end()) at = traffic_.emplace(std::string(name), ExchangeCount{}).first;
+void Conversation::count(const Underway& u) {
+  auto at = traffic_.find(u.name_);
+  if (at == traffic_.end()) at = traffic_.emplace(u.name_, ExchangeCount{}).first;
   std::uint64_t bytes = 0;
-  for (std::size_t r = 0; r < from.size(); ++r)
-    if (int(r) != group.rank()) bytes += from[r];
+  for (std::size_t r = 0; r < u.sizes_.size(); ++r)
+    if (int(r) != u.group_.rank()) bytes += u.sizes_[r];
   ++at->second.messages;
   at->second.bytes += bytes;
   if (trace_.is_open())
-    trace_ << "{\"rank\": " << world_.rank() << ", \"call\": " << call_ << ", \"exchange\": \"" << name
-           << "\", \"ranks\": " << group.size() << ", \"bytes\": " << bytes << ", \"seconds\": " << seconds
-           << ", \"status\": \"" << name_of(status_) << "\"}\n";
+    trace_ << "{\"rank\": " << world_.rank() << ", \"call\": " << call_ << ", \"exchange\": \"" << u.name_
+           << "\", \"ranks\": " << u.group_.size() << ", \"bytes\": " << bytes << ", \"seconds\": " << u.seconds_
+           << ", \"begin\": " << u.begin_ << ", \"end\": " << events_ << ", \"polls\": " << u.polls_ << ", \"status\": \""
+           << name_of(status_) << "\"}\n";
 }
 
-void Conversation::all_gather(Group& group, std::string_view name, std::span<const std::byte> mine,
-                              std::span<const std::size_t> sizes, std::byte* all) {
+std::unique_ptr<Underway> Conversation::start_all_gather(Group& group, std::string_view name, std::span<const std::byte> mine,
+                                                         std::span<const std::size_t> sizes, std::byte* all) {
+  std::unique_ptr<Underway> u(new Underway(*this, group, name));
   if (group.size() == 1) {
     if (!mine.empty()) std::memcpy(all, mine.data(), mine.size());
-    return;
+    return u;
   }
-  exchange_ = ++exchanges_[&group];
-  out_.clear();
-  add_message(mine.data(), mine.size());
-  from_.assign(sizes.begin(), sizes.end());
-  for (std::size_t& bytes : from_) bytes += sizeof(Trailer);
-  in_.resize(std::accumulate(from_.begin(), from_.end(), std::size_t{0}));
-  const auto begin = Clock::now();
-  group.all_gather(out_, in_, from_)->wait();
-  const double seconds = seconds_since(begin);
-  const std::byte* message = in_.data();
-  for (std::size_t r = 0; r < sizes.size(); message += from_[r], all += sizes[r], ++r)
-    take_message(message, sizes[r], int(r), name, all);
-  count(group, name, sizes, seconds);
+  u->to_ = all;
+  u->sizes_.assign(sizes.begin(), sizes.end());
+  u->add_message(mine.data(), mine.size());
+  u->in_sizes_ = u->sizes_;
+  for (std::size_t& bytes : u->in_sizes_) bytes += sizeof(Trailer);
+  u->in_.resize(std::accumulate(u->in_sizes_.begin(), u->in_sizes_.end(), std::size_t{0}));
+  u->pending_ = group.all_gather(u->out_, u->in_, u->in_sizes_);
+  return u;
 }
 
 void Conversation::all_to_all(Group& group, std::string_view name, const std::byte* mine,
                               std::span<const std::size_t> to, std::byte* got, std::span<const std::size_t> from) {
+  Underway u(*this, group, name);
   if (group.size() == 1) {
     if (to[0] > 0) std::memcpy(got, mine, to[0]);
     return;
   }
-  exchange_ = ++exchanges_[&group];
+  u.to_ = got;
+  u.sizes_.assign(from.begin(), from.end());
+  for (std::size_t r = 0; r < to.size(); mine += to[r], ++r) u.add_message(mine, to[r]);
+  u.out_sizes_.assign(to.begin(), to.end()), u.in_sizes_ = u.sizes_;
+  for (std::size_t& bytes : u.out_sizes_) bytes += sizeof(Trailer);
+  for (std::size_t& bytes : u.in_sizes_) bytes += sizeof(Trailer);
+  u.in_.resize(std::accumulate(u.in_sizes_.begin(), u.in_sizes_.end(), std::size_t{0}));
+  u.pending_ = group.all_to_all(u.out_, u.out_sizes_, u.in_, u.in_sizes_);
+  u.finish();
+}
+
+void Conversation::wait_for_all(std::string_view name, double seconds) {
+  const std::vector<std::size_t> nothing(std::size_t(world_.size()));
+  const auto u = start_all_gather(world_, name, {}, nothing, nullptr);
+  for (const auto begin = Clock::now(); u->pending_ && !u->pending_->poll() && seconds_since(begin) < seconds;)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  u->finish();
+}
+
+Underway::Underway(Conversation& talk, Group& group, std::string_view name)
+    : talk_(talk), group_(group), name_(name), well_(!talk.failed()) {
+  if (group.size() == 1) return;
+  number_ = ++talk.exchanges_[&group];
+  begin_ = ++talk.events_;
+  for (std::vector<std::byte>* buffer : {&in_, &out_}) {
+    if (talk.spare_.empty()) break;
+    *buffer = std::move(talk.spare_.back());
+    talk.spare_.pop_back();
+  }
   out_.clear();
-  for (std::size_t r = 0; r < to.size(); mine += to[r], ++r) add_message(mine, to[r]);
-  to_.assign(to.begin(), to.end()), from_.assign(from.begin(), from.end());
-  for (std::size_t& bytes : to_) bytes += sizeof(Trailer);
-  for (std::size_t& bytes : from_) bytes += sizeof(Trailer);
-  in_.resize(std::accumulate(from_.begin(), from_.end(), std::size_t{0}));
+}
+
+Underway::~Underway() {
+  pending_.reset();
+  for (std::vector<std::byte>* buffer : {&out_, &in_})
+    if (talk_.spare_.size() < talk_.spare_.capacity()) talk_.spare_.push_back(std::move(*buffer));
+}
+
+void Underway::add_message(const std::byte* payload, std::size_t bytes) {
+  const std::size_t at = out_.size();
+  out_.resize(at + bytes + sizeof(Conversation::Trailer));
+  if (well_ && bytes > 0) std::memcpy(out_.data() + at, payload, bytes);
+  const Conversation::Trailer trailer{talk_.call_, number_, std::int32_t(talk_.status_), std::uint32_t(talk_.world_.rank())};
+  std::memcpy(out_.data() + at + bytes, &trailer, sizeof trailer);
+}
+
+void Underway::take_message(const std::byte* message, std::size_t bytes, int rank, std::byte* payload) {
+  Conversation::Trailer trailer;
+  std::memcpy(&trailer, message + bytes, sizeof trailer);
+  if (bytes > 0) std::memcpy(payload, message, bytes);
+  const bool here = trailer.call == talk_.call_ && trailer.exchange == number_;
+  if (!here || trailer.status != 0) well_ = false;
+  if (talk_.failed()) return;
+  if (!here)
+    return talk_.keep(std::make_exception_ptr(
+        Error(Status::internal, "parallel", name_, "",
+              "is exchange " + std::to_string(number_) + " of call " + std::to_string(talk_.call_) + " here and " +
+                  std::to_string(trailer.exchange) + " of call " + std::to_string(trailer.call) + " on rank " +
+                  std::to_string(trailer.rank),
+              "the same on all ranks", "please report this; rank " + std::to_string(rank) + " of its group")));
+  talk_.status_ = Status(trailer.status);
+}
+
+bool Underway::poll() noexcept {
+  if (!pending_) return true;
+  ++polls_;
+  try {
+    return pending_->poll();
+  } catch (...) {  // the group is dead, and says so again
+    return false;
+  }
+}
+
+bool Underway::finish() {
+  if (!pending_) return well_;
   const auto begin = Clock::now();
-  group.all_to_all(out_, to_, in_, from_)->wait();
-  const double seconds = seconds_since(begin);
+  pending_->wait();
+  pending_.reset();
+  seconds_ = seconds_since(begin);
   const std::byte* message = in_.data();
-  for (std::size_t r = 0; r < from.size(); message += from_[r], got += from[r], ++r)
-    take_message(message, from[r], int(r), name, got);
-  count(group, name, from, seconds);
+  std::byte* to = to_;
+  for (std::size_t r = 0; r < sizes_.size(); message += in_sizes_[r], to += sizes_[r], ++r)
+    take_message(message, sizes_[r], int(r), to);
+  ++talk_.events_;
+  talk_.count(*this);
+  return well_;
 }
 
 }  // namespace dsakit

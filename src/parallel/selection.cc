@@ -62,62 +62,6 @@ void merge_candidates(std::span<const std::uint64_t> lists, std::span<const std:
 
 namespace {
 
-/// Rows of candidates of several ranks, one rank's after the other's.
-struct Lists {
-  std::int64_t rows, ranks;
-  std::vector<std::uint64_t> values;
-  std::vector<std::int64_t> counts, begins;  // [ranks][rows]
-
-  Lists(const SharedRows& all, auto count) : rows(all.count()), ranks(all.owner.ranks) {
-    std::int64_t at = 0;
-    for (std::int64_t r = 0; r < ranks; ++r)
-      for (std::int64_t i = 0; i < rows; ++i) {
-        counts.push_back(count(i, r)), begins.push_back(at);
-        at += counts.back();
-      }
-    values.resize(std::size_t(at));
-  }
-  /// Of all ranks, one rank's behind the other's.
-  void row(std::int64_t i, std::vector<std::uint64_t>& all, std::vector<std::int64_t>& sizes) const {
-    all.clear(), sizes.clear();
-    for (std::int64_t at = i; at < ranks * rows; at += rows) {
-      const auto from = values.begin() + begins[std::size_t(at)];
-      sizes.push_back(counts[std::size_t(at)]);
-      all.insert(all.end(), from, from + sizes.back());
-    }
-  }
-  /// This rank's rows, which are one behind the other, to all.
-  void exchange(Conversation& talk, Group& group, std::string_view name, const std::vector<std::uint64_t>& mine) {
-    std::vector<std::size_t> sizes(static_cast<std::size_t>(ranks));
-    for (std::size_t at = 0; at < counts.size(); ++at)
-      sizes[at / std::size_t(rows)] += std::size_t(counts[at]) * sizeof(std::uint64_t);
-    talk.all_gather(group, name, std::as_bytes(std::span(mine)), sizes, reinterpret_cast<std::byte*>(values.data()));
-  }
-};
-
-/// How many candidates of each rank travel, if samples of them go first: [ranks][rows].
-std::vector<std::int64_t> candidates_of_samples(Conversation& talk, Group& group, const SharedRows& all,
-                                                const std::uint64_t* candidates) {
-  const std::int64_t step = sample_step(all.k), ranks = all.owner.ranks, rows = all.count();
-  Lists samples(all, [&](std::int64_t i, std::int64_t r) { return samples_of(all.candidates(i, r), step); });
-  std::vector<std::uint64_t> mine;
-  for (std::int64_t i = 0; i < rows; ++i) {
-    const std::int64_t n = all.candidates(i, all.owner.rank);
-    mine.resize(mine.size() + std::size_t(samples_of(n, step)));
-    take_samples({candidates + i * all.k, std::size_t(n)}, step, mine.data() + mine.size() - samples_of(n, step));
-  }
-  samples.exchange(talk, group, "samples", mine);
-  std::vector<std::int64_t> send(std::size_t(ranks * rows)), count(static_cast<std::size_t>(ranks)), sent(count), sizes;
-  std::vector<std::uint64_t> row;
-  for (std::int64_t i = 0; i < rows; ++i) {
-    samples.row(i, row, sizes);
-    for (std::int64_t r = 0; r < ranks; ++r) count[std::size_t(r)] = all.candidates(i, r);
-    candidates_to_send(row, count, all.k, step, sent.data());
-    for (std::int64_t r = 0; r < ranks; ++r) send[std::size_t(r * rows + i)] = sent[std::size_t(r)];
-  }
-  return send;
-}
-
 /// Whether samples first takes less time, as plans foretell it: from what all ranks know.
 bool in_two(const SharedRows& all, MergeSteps steps) {
   MergeLoad load(int(all.owner.ranks), all.k);
@@ -131,31 +75,112 @@ bool in_two(const SharedRows& all, MergeSteps steps) {
 
 }  // namespace
 
-void merge_rows(Conversation& talk, Group& group, MergeSteps steps, const SharedRows& all, const std::uint64_t* candidates,
-                const std::function<void(std::int64_t, std::span<const std::uint64_t>)>& take) {
-  const std::int64_t rows = all.count(), ranks = all.owner.ranks;
-  std::vector<std::int64_t> send;
-  if (ranks > 1 && in_two(all, steps)) send = candidates_of_samples(talk, group, all, candidates);
-  if (talk.failed()) send.clear();
-  Lists lists(all, [&](std::int64_t i, std::int64_t r) {
-    return send.empty() ? all.candidates(i, r) : send[std::size_t(r * rows + i)];
+MergedRows::Lists::Lists(const SharedRows& all, const std::function<std::int64_t(std::int64_t, std::int64_t)>& count)
+    : rows(all.count()), ranks(all.owner.ranks) {
+  std::int64_t at = 0;
+  for (std::int64_t r = 0; r < ranks; ++r)
+    for (std::int64_t i = 0; i < rows; ++i) {
+      counts.push_back(count(i, r)), begins.push_back(at);
+      at += counts.back();
+    }
+  values.resize(std::size_t(at));
+}
+
+/// Of all ranks, one rank's behind the other's.
+void MergedRows::Lists::row(std::int64_t i, std::vector<std::uint64_t>& all, std::vector<std::int64_t>& sizes) const {
+  all.clear(), sizes.clear();
+  for (std::int64_t at = i; at < ranks * rows; at += rows) {
+    const auto from = values.begin() + begins[std::size_t(at)];
+    sizes.push_back(counts[std::size_t(at)]);
+    all.insert(all.end(), from, from + sizes.back());
+  }
+}
+
+MergedRows::MergedRows(Conversation& talk, Group& group, MergeSteps steps, const SharedRows& all,
+                       const std::uint64_t* candidates)
+    : talk_(talk), group_(group), all_(all), candidates_(candidates), well_(!talk.failed()) {
+  if (all.owner.ranks > 1 && in_two(all, steps)) start_samples();
+  else start_candidates(false);
+}
+
+/// This rank's rows, which are one behind the other, to all.
+void MergedRows::start(std::string_view name, const Lists& lists, const std::vector<std::uint64_t>& mine) {
+  std::vector<std::size_t> sizes(std::size_t(lists.ranks));
+  for (std::size_t at = 0; at < lists.counts.size(); ++at)
+    sizes[at / std::size_t(lists.rows)] += std::size_t(lists.counts[at]) * sizeof(std::uint64_t);
+  under_ = talk_.start_all_gather(group_, name, std::as_bytes(std::span(mine)), sizes,
+                                  reinterpret_cast<std::byte*>(const_cast<std::uint64_t*>(lists.values.data())));
+}
+
+void MergedRows::start_samples() {
+  const std::int64_t step = sample_step(all_.k);
+  samples_.emplace(all_, [&](std::int64_t i, std::int64_t r) { return samples_of(all_.candidates(i, r), step); });
+  std::vector<std::uint64_t> mine;
+  for (std::int64_t i = 0; i < all_.count(); ++i) {
+    const std::int64_t n = all_.candidates(i, all_.owner.rank);
+    mine.resize(mine.size() + std::size_t(samples_of(n, step)));
+    take_samples({candidates_ + i * all_.k, std::size_t(n)}, step, mine.data() + mine.size() - samples_of(n, step));
+  }
+  start("samples", *samples_, mine);
+}
+
+/// As many as samples say, or all of them.
+void MergedRows::start_candidates(bool by_samples) {
+  const std::int64_t ranks = all_.owner.ranks, rows = all_.count();
+  std::vector<std::int64_t> send(by_samples ? std::size_t(ranks * rows) : 0);
+  if (by_samples) {
+    std::vector<std::int64_t> count(static_cast<std::size_t>(ranks)), sent(count), sizes;
+    std::vector<std::uint64_t> row;
+    for (std::int64_t i = 0; i < rows; ++i) {
+      samples_->row(i, row, sizes);
+      for (std::int64_t r = 0; r < ranks; ++r) count[std::size_t(r)] = all_.candidates(i, r);
+      candidates_to_send(row, count, all_.k, sample_step(all_.k), sent.data());
+      for (std::int64_t r = 0; r < ranks; ++r) send[std::size_t(r * rows + i)] = sent[std::size_t(r)];
+    }
+  }
+  lists_.emplace(all_, [&](std::int64_t i, std::int64_t r) {
+    return by_samples ? send[std::size_t(r * rows + i)] : all_.candidates(i, r);
   });
   std::vector<std::uint64_t> mine;
   for (std::int64_t i = 0; i < rows; ++i) {
-    const std::uint64_t* row = candidates + i * all.k;
-    mine.insert(mine.end(), row, row + lists.counts[std::size_t(all.owner.rank * rows + i)]);
+    const std::uint64_t* row = candidates_ + i * all_.k;
+    mine.insert(mine.end(), row, row + lists_->counts[std::size_t(all_.owner.rank * rows + i)]);
   }
-  if (ranks > 1) lists.exchange(talk, group, "candidates", mine);
-  else lists.values = mine;
-  if (talk.failed()) return;
+  if (ranks > 1) start("candidates", *lists_, mine);
+  else lists_->values = std::move(mine);
+}
+
+void MergedRows::poll() noexcept {
+  if (!under_ || error_ || !under_->poll() || lists_) return;
+  try {
+    well_ &= under_->finish();
+    start_candidates(well_);
+  } catch (...) {
+    error_ = std::current_exception();
+  }
+}
+
+bool MergedRows::finish(const std::function<void(std::int64_t, std::span<const std::uint64_t>)>& take) {
+  if (error_) std::rethrow_exception(error_);
+  if (under_) well_ &= under_->finish();
+  if (!lists_) {
+    start_candidates(well_);
+    well_ &= under_->finish();
+  }
+  if (!well_) return false;
   std::vector<std::uint64_t> row, best, scratch;
   std::vector<std::int64_t> sizes;
-  for (std::int64_t i = 0; i < rows; ++i) {
-    lists.row(i, row, sizes);
-    best.resize(std::min(row.size(), std::size_t(all.k)));
-    merge_candidates(row, sizes, all.k, best.data(), scratch);
+  for (std::int64_t i = 0; i < all_.count(); ++i) {
+    lists_->row(i, row, sizes);
+    best.resize(std::min(row.size(), std::size_t(all_.k)));
+    merge_candidates(row, sizes, all_.k, best.data(), scratch);
+    for (const std::uint64_t c : best)
+      if (const auto position = ~std::uint32_t(c); position >= all_.visible[std::size_t(i)])
+        throw Error(Status::peer_failed, "parallel", "candidates", "", "have position " + std::to_string(position),
+                    "below " + std::to_string(all_.visible[std::size_t(i)]), "damaged on its way");
     take(i, best);
   }
+  return true;
 }
 
 }  // namespace dsakit

@@ -2,8 +2,12 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "dsakit/ownership.hpp"
@@ -43,9 +47,40 @@ struct SharedRows {
   }
 };
 
-/// take(row, its best, best first) for each row, from this rank's candidates [rows, K] and those of the others: exchanges
-/// "candidates", and "samples" before where there are two steps. Nothing is taken once the call has failed.
-void merge_rows(Conversation&, Group&, MergeSteps, const SharedRows&, const std::uint64_t* candidates,
-                const std::function<void(std::int64_t, std::span<const std::uint64_t>)>& take);
+/// The best of each row on all ranks, from this rank's candidates [rows, K] and those of the others: exchanges "candidates",
+/// and "samples" before where there are two steps.
+class MergedRows {
+ public:
+  /// Starts. The candidates and what SharedRows refers to stay until it has finished.
+  MergedRows(Conversation&, Group&, MergeSteps, const SharedRows&, const std::uint64_t* candidates);
+  /// Moves it on; does not throw.
+  void poll() noexcept;
+  /// take(row, its best, best first) for each row. False, and nothing is taken, if a rank had failed before it sent something:
+  /// all ranks know that alike, whatever has failed since. PEER_FAILED for positions that no rank can have sent.
+  bool finish(const std::function<void(std::int64_t, std::span<const std::uint64_t>)>& take);
+
+ private:
+  /// Rows of candidates of several ranks, one rank's after the other's.
+  struct Lists {
+    std::int64_t rows, ranks;
+    std::vector<std::int64_t> counts{}, begins{};  // [ranks][rows]
+    std::vector<std::uint64_t> values{};
+
+    Lists(const SharedRows& all, const std::function<std::int64_t(std::int64_t, std::int64_t)>& count);
+    void row(std::int64_t i, std::vector<std::uint64_t>& all, std::vector<std::int64_t>& sizes) const;
+  };
+  void start(std::string_view name, const Lists&, const std::vector<std::uint64_t>& mine);
+  void start_samples();
+  void start_candidates(bool by_samples);
+
+  Conversation& talk_;
+  Group& group_;
+  const SharedRows all_;
+  const std::uint64_t* const candidates_;
+  bool well_;
+  std::optional<Lists> samples_, lists_;
+  std::exception_ptr error_;  // while polled
+  std::unique_ptr<Underway> under_;
+};
 
 }  // namespace dsakit

@@ -72,6 +72,7 @@ class Call {
   void reserve(std::size_t bytes);
 
   void poll() {
+    if (state_.background) state_.background(state_.background_data);
     if (!state_.asked) return;
     const auto now = std::chrono::steady_clock::now();
     if (now - last_poll_ < std::chrono::milliseconds(100)) return;

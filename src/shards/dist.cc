@@ -123,10 +123,10 @@ void select_by(Group& group, const Args& args, const Outs& outs, const SelectOpt
   talk.work([&] {
     under(kOp, [&] { shards::find_candidates(problem, kQuantised<Args>, candidates.data(), context); });
   });
-  merge_rows(talk, group, merge, {problem.count, owner, seen}, candidates.data(),
-             [&](std::int64_t row, std::span<const std::uint64_t> best) {
-               indexer::write_list(problem, row, best.data(), std::int64_t(best.size()));
-             });
+  MergedRows(talk, group, merge, {problem.count, owner, seen}, candidates.data())
+      .finish([&](std::int64_t row, std::span<const std::uint64_t> best) {
+        indexer::write_list(problem, row, best.data(), std::int64_t(best.size()));
+      });
   talk.end();
 }
 

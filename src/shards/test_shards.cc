@@ -617,6 +617,50 @@ TEST(SharedOperators, AreRefusedOnAllRanks) {
              "engine: query is a list, wanted a tensor");
 }
 
+/// The bytes that come to a rank in its exchange `number` are damaged on their way.
+class Damaging : public Group {
+ public:
+  Damaging(Group& group, int number) : group_(group), number_(number) {}
+  int rank() const override { return group_.rank(); }
+  int size() const override { return group_.size(); }
+  std::unique_ptr<Pending> all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
+                                      std::span<const std::size_t> bytes_of_rank) override {
+    auto pending = group_.all_gather(mine, all, bytes_of_rank);
+    if (++exchanges_ == number_) pending->wait(), all[0] = all[1] = all[2] = all[3] = std::byte(0);  // of the first candidate
+    return pending;
+  }
+  std::unique_ptr<Pending> all_to_all(std::span<const std::byte> mine, std::span<const std::size_t> to,
+                                      std::span<std::byte> got, std::span<const std::size_t> from) override {
+    return group_.all_to_all(mine, to, got, from);
+  }
+  std::unique_ptr<Pending> broadcast(std::span<std::byte> bytes, int root) override { return group_.broadcast(bytes, root); }
+  std::unique_ptr<Group> split(int colour, int key) override { return group_.split(colour, key); }
+  void abort(Status status, const std::string& sentence) override { group_.abort(status, sentence); }
+
+ private:
+  Group& group_;
+  int number_, exchanges_ = 0;
+};
+
+TEST(SharedOperators, DoNotReadByDamagedPositions) {
+  std::vector<std::string> said(3);
+  EXPECT_THROW(threads_as_ranks(3, [&](Group& group) {
+    Damaging damaging(group, group.rank() == 1 ? 2 : 0);  // the first compares
+    Context context({.threads = 1});
+    try {
+      Selecting{.batch = {{1}, {300}}}.lists_by(
+          [&](const auto& args, const auto& outs) { dist::select(damaging, args, outs, {.merge = "one"}, context); },
+          {3, group.rank(), 1});
+    } catch (const Error& e) {
+      said[std::size_t(group.rank())] = e.what();
+      EXPECT_EQ(e.status, Status::peer_failed);
+      throw;
+    }
+  }), Error);
+  EXPECT_EQ(said[1], "parallel: candidates have position 4294967295, wanted below 300 (damaged on its way)");
+  EXPECT_NE(said[0].find("misses rank 1"), std::string::npos) << said[0];
+}
+
 TEST(SharedOperators, RefuseWhatTheirPartsCannotTake) {
   const auto refusal = [](auto f) -> std::string {
     try {
