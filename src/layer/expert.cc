@@ -49,6 +49,33 @@ MlpMatrix MlpLayout::matrix(int i, const std::byte* memory) const {
   return m;
 }
 
+std::vector<BlockPiece> pieces_of(const MlpLayout& all, const LayerShare& share) {
+  const MlpLayout own(all.hidden(), all.wide(), all.format(), share);
+  if (share.ranks == 1) return {{0, 0, all.bytes()}};
+  std::vector<BlockPiece> pieces;
+  for (int i = 0; i < MlpLayout::kMatrices; ++i) {
+    const std::int64_t k = all.k(i), n = own.n(i), first = share.columns(all.n(i)).begin;
+    if (n == 0) continue;
+    // Panels are behind one another, and so are the numbers that go with them.
+    const auto piece = [&](std::int64_t from, std::int64_t to, std::int64_t bytes) {
+      pieces.push_back({all.offset(i) + std::size_t(from), own.offset(i) + std::size_t(to), std::size_t(bytes)});
+    };
+    const auto panels = [&]<class T>(T) {
+      using P = Panels<T>;
+      constexpr std::int64_t size = sizeof(T);
+      const std::int64_t from = P::elements(k, all.n(i)) * size, to = P::elements(k, n) * size;
+      piece(P::panel(k, first / kPanel) * size, 0, to);
+      if constexpr (P::kSums) piece(from + first * 4, to, P::columns(n) * 4);
+      if constexpr (P::kScales) piece(from + P::scales(k, first) * 4, to, P::scales(k, n) * 4);
+      if constexpr (P::kSums) piece(P::bytes(k, all.n(i)) + first * 4, P::bytes(k, n), n * 4);  // scales of the columns
+    };
+    if (all.format() == MlpFormat::bf16) panels(bf16{});
+    if (all.format() == MlpFormat::fp8) panels(e4m3{});
+    if (all.format() == MlpFormat::int8) panels(std::int8_t{});
+  }
+  return pieces;
+}
+
 MlpMatrices MlpLayout::at(const std::byte* memory) const {
   return {matrix(0, memory), matrix(1, memory), matrix(2, memory)};
 }

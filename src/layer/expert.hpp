@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "io/checkpoint.hpp"
 #include "kernels/kernels.hpp"
@@ -62,6 +63,12 @@ class MlpLayout {
   std::int64_t hidden_ = 0, wide_ = 0, own_hidden_ = 0, own_wide_ = 0;
   MlpFormat format_ = MlpFormat::bf16;
 };
+
+/// Bytes of a block that a rank has a share of: where they are in all of it, and in the rank's own.
+struct BlockPiece {
+  std::size_t from, to, bytes;
+};
+std::vector<BlockPiece> pieces_of(const MlpLayout& all, const LayerShare&);
 
 /// The matrices of an MLP in a checkpoint.
 struct StoredMlp {

@@ -65,8 +65,8 @@ class ExpertCache final : public Experts {
 
     bool is_ready() const { return expert != kNone && unread == 0; }
   };
-  /// Rows of a matrix that one read brings; matrix kOpen: the scales, and then what follows from them; kBlock: bytes of
-  /// a packed expert.
+  /// Rows of a matrix that one read brings; matrix kOpen: the scales, and then what follows from them; kBlock and below: bytes
+  /// of a packed expert's pieces 0, 1, ..
   struct Read {
     std::int32_t slot;
     int matrix;
@@ -251,7 +251,7 @@ void ExpertCache::do_one(std::unique_lock<std::mutex>& lock, std::byte* buffer) 
     queue_reads(task.slot);
     wanted_.notify_all();
   }
-  if (s.unread == 1 && !s.error && task.matrix == kBlock) {  // the last of a packed expert
+  if (s.unread == 1 && !s.error && task.matrix <= kBlock) {  // the last of a packed expert
     lock.unlock();
     try {
       refuse_nan(layers_[s.layer].layout, memory_of(task.slot), layers_[s.layer].packed, s.expert);
@@ -273,8 +273,11 @@ void ExpertCache::queue_reads(std::int32_t number) {
   };
   const StoredExperts& layer = layers_[s.layer];
   if (layer.packed) {
-    counts_.bytes += layer.layout.bytes();
-    return cut(kBlock, std::int64_t(layer.layout.bytes()), std::int64_t(kRead));
+    for (std::size_t i = 0; i < layer.pieces.size(); ++i) {
+      counts_.bytes += layer.pieces[i].bytes;
+      cut(kBlock - int(i), std::int64_t(layer.pieces[i].bytes), std::int64_t(kRead));
+    }
+    return;
   }
   for (int i = 0; i < MlpLayout::kMatrices; ++i) {
     const io::StoredMatrix& m = layer.expert[s.expert].matrix[i];
@@ -293,7 +296,7 @@ void ExpertCache::open(Slot& s, std::int32_t number) {
 
 void ExpertCache::read(Slot& s, const Read& task, std::byte* buffer) const {
   const StoredExperts& layer = layers_[s.layer];
-  const bool packed = task.matrix == kBlock;
+  const bool packed = task.matrix <= kBlock;
   const io::Place& place = packed ? layer.packed : layer.expert[s.expert].matrix[task.matrix].weight;
   try {
     if (packed) read_block(s, task, buffer);
@@ -314,12 +317,13 @@ void ExpertCache::read_rows(Slot& s, const Read& task, std::byte* buffer) const 
   packer.pack(rows, task.first, task.rows, *supported_kernels().back());
 }
 
-/// Straight to where it is wanted, if the file is as convert writes it.
+/// Straight to where it is wanted, if the file is as convert writes it and all of it is.
 void ExpertCache::read_block(Slot& s, const Read& task, std::byte* buffer) const {
   const StoredExperts& layer = layers_[s.layer];
-  const std::uint64_t offset = layer.position(s.expert) + std::uint64_t(task.first);
-  std::byte* const to = memory_of(task.slot) + task.first;
-  const bool straight = offset % io::DirectFile::kBlock == 0;
+  const BlockPiece& piece = layer.pieces[std::size_t(kBlock - task.matrix)];
+  const std::uint64_t offset = layer.position(s.expert) + piece.from + std::uint64_t(task.first);
+  std::byte* const to = memory_of(task.slot) + piece.to + task.first;
+  const bool straight = layer.pieces.size() == 1 && offset % io::DirectFile::kBlock == 0;
   const std::byte* bytes =
       files_.at(layer.packed.file).read(offset, std::size_t(task.rows), straight ? to : buffer);
   if (!straight) std::memcpy(to, bytes, std::size_t(task.rows));

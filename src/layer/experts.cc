@@ -95,13 +95,14 @@ std::string packed_experts_name(std::int64_t layer) {
 }
 
 std::uint64_t StoredExperts::stored_bytes() const {
-  std::uint64_t sum = packed ? packed.tensor->bytes() : 0;
+  std::uint64_t sum = 0;
+  for (const BlockPiece& piece : pieces) sum += piece.bytes * std::uint64_t(count);
   for (const StoredMlp& mlp : expert) sum += mlp.bytes();
   return sum;
 }
 
 std::uint64_t StoredExperts::position(std::int64_t expert) const {
-  return packed.file->position(*packed.tensor) + std::uint64_t(expert) * layout.bytes();
+  return packed.file->position(*packed.tensor) + std::uint64_t(expert) * packed_bytes;
 }
 
 namespace {
@@ -122,18 +123,20 @@ StoredExperts find_packed(const io::Checkpoint& checkpoint, const io::Place& pla
   if (said(kPackedLayoutKey) != kPackedLayout)
     refuse(Status::unsupported, place, "is packed in layout '" + io::printable(said(kPackedLayoutKey)) + "'",
            std::string("layout ") + kPackedLayout, "pack it again from the checkpoint");
-  if (options.share.ranks > 1)
-    refuse(Status::unsupported, place, "is packed for one rank", "experts as they are stored",
-           "a rank reads its columns of each expert");
   StoredExperts experts{.count = m.n_routed_experts, .packed = place};
   const std::string format = said(kPackedFormatKey);
   bool known = false;
-  for (const MlpFormat f : {MlpFormat::bf16, MlpFormat::fp8, MlpFormat::int8})
-    if (format == name_of(f))
-      experts.layout = MlpLayout(checkpoint.config().hidden_size, m.moe_intermediate_size, f), known = true;
+  for (const MlpFormat f : {MlpFormat::bf16, MlpFormat::fp8, MlpFormat::int8}) {
+    if (format != name_of(f)) continue;
+    known = true;
+    const std::int64_t hidden = checkpoint.config().hidden_size;
+    const MlpLayout all(hidden, m.moe_intermediate_size, f);
+    experts.layout = MlpLayout(hidden, m.moe_intermediate_size, f, options.share);
+    experts.packed_bytes = all.bytes(), experts.pieces = pieces_of(all, options.share);
+  }
   if (!known) refuse(Status::invalid_file, place, "is packed as '" + io::printable(format) + "'", "bf16, fp8 or int8");
   const io::FileTensor& t = *place.tensor;
-  const std::int64_t wanted[] = {experts.count, std::int64_t(experts.layout.bytes())};
+  const std::int64_t wanted[] = {experts.count, std::int64_t(experts.packed_bytes)};
   if (t.rank != 2 || t.type->dtype != DType::u8 || t.shape[0] != wanted[0] || t.shape[1] != wanted[1])
     refuse(Status::invalid_shape, place, "has shape " + io::shape_text(t.shape.data(), t.rank),
            io::shape_text(wanted, 2), std::string("U8, experts and bytes of each as ") + format);
@@ -170,7 +173,8 @@ StoredExperts find_experts(const io::Checkpoint& checkpoint, std::int64_t layer,
 
 void load_expert(const StoredExperts& s, std::int64_t expert, std::byte* memory, const Kernels& kernels) {
   if (!s.packed) return load_mlp(s.expert[expert], s.layout, memory, kernels);
-  s.packed.file->read(*s.packed.tensor, std::uint64_t(expert) * s.layout.bytes(), memory, s.layout.bytes());
+  for (const BlockPiece& piece : s.pieces)
+    s.packed.file->read(*s.packed.tensor, std::uint64_t(expert) * s.packed_bytes + piece.from, memory + piece.to, piece.bytes);
   refuse_nan(s.layout, memory, s.packed, expert);
 }
 

@@ -81,7 +81,9 @@ struct StoredExperts {
   std::int64_t count = 0;
   MlpLayout layout{};
   std::vector<StoredMlp> expert{};  // empty where they are
-  io::Place packed{};             // U8 [count, layout.bytes()]
+  io::Place packed{};             // U8 [count, bytes of an expert]
+  std::uint64_t packed_bytes = 0;      // of an expert in the file
+  std::vector<BlockPiece> pieces{};  // of them, where layout has them
 
   std::uint64_t bytes() const { return layout.bytes() * std::uint64_t(count); }
   std::uint64_t stored_bytes() const;

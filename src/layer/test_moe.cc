@@ -433,13 +433,13 @@ TEST_F(Mixture, AFileThatChangesIsNamedAndTheNextTryStartsAnew) {
 /// The same experts as blocks that are as they lie in memory.
 class Packed : public Mixture {
  protected:
-  void pack(const char* layout = kPackedLayout, const char* format = "fp8") {
-    make(Form::fp8);
+  void pack(Form form = Form::fp8) {
+    make(form);
     const StoredExperts from = io_experts({});
     blocks_.resize(from.layout.bytes() * kExperts);
     for (int e = 0; e < kExperts; ++e)
       load_expert(from, e, blocks_.data() + std::size_t(e) * from.layout.bytes(), *supported_kernels().back());
-    write(layout, format);
+    write(kPackedLayout, name_of(from.layout.format()));
   }
   void write(const char* layout, const char* format) {
     std::vector<std::pair<std::string, Tensor>> tensors;
@@ -463,6 +463,23 @@ TEST_F(Packed, HaveTheBitsOfTheirSource) {
   EXPECT_TRUE(io_experts({}).packed);
   EXPECT_EQ(run(resident(), x), wanted);
   for (const std::int64_t slots : {4, 8}) EXPECT_EQ(run(cached(slots), x), wanted);
+}
+
+TEST_F(Packed, AreSharedByColumns) {
+  for (const Form form : {Form::bf16, Form::fp8, Form::int8}) {
+    tensors_.clear(), matrices_.clear(), checkpoint_.reset();
+    make(form);
+    const std::vector<float> x = input(21), alone = run(resident(), x);
+    tensors_.clear(), matrices_.clear(), checkpoint_.reset();
+    pack(form);
+    EXPECT_TRUE(io_experts({}).packed);
+    std::uint64_t bytes = 0;
+    for (int rank = 0; rank < 3; ++rank) bytes += io_experts({.share = {rank, 3}}).stored_bytes();
+    EXPECT_LE(bytes, io_experts({}).stored_bytes());  // each reads what it has
+    for (const int ranks : {2, 3, 8})  // hidden and expert width have 3 panels of 64
+      for (const std::int64_t slots : {8, 5})
+        EXPECT_EQ(run_shared(checkpoint(), ranks, slots, {}, x, kHidden), alone) << int(form) << " " << ranks << " " << slots;
+  }
 }
 
 TEST_F(Packed, AreRefusedWhereTheyCannotBeRead) {

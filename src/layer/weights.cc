@@ -74,14 +74,16 @@ struct Projection {
   std::int64_t out, in;
   std::int64_t head = 0, rope = 0;  // 0: nothing to rearrange
 
-  /// Where those of a rank are rearranged: whole heads.
+  /// With what those of a rank are rearranged: no rope is cut.
   Slice whole(Slice part) const {
     if (rope == 0) return part;
-    return {part.begin / head * head, (part.end + head - 1) / head * head};
+    const std::int64_t begin = head - rope, first = part.begin % head, last = part.end % head;
+    return {part.begin - std::max<std::int64_t>(first - begin, 0), last > begin ? part.end - last + head : part.end};
   }
   template <class T>
   void pair_up(T* rows, Slice part, std::int64_t columns) const {
-    for (std::int64_t end = part.begin + head; rope > 0 && end <= part.end; end += head)
+    if (rope == 0) return;
+    for (std::int64_t end = part.begin / head * head + head; end <= part.end; end += head)
       pair_up_rope_rows(rows + (end - rope - part.begin) * columns, rope, columns);
   }
 };
