@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdint>
 #include <cstdlib>
 #include <new>
 #include <string>
@@ -10,13 +11,17 @@
 #include "core/random.hpp"
 #include "dsakit/dsakit.h"
 #include "dsakit/dsakit.hpp"
+#include "dsakit/group.hpp"
+#include "dsakit/model.hpp"
 
 // The n-th allocation of a call fails, for every n: OUT_OF_MEMORY before anything is written, and the context works on.
 namespace {
 
-std::atomic<long> countdown{0};  // 0: nothing fails
+std::atomic<long> countdown{0};             // 0: nothing fails
+thread_local std::size_t most = SIZE_MAX;  // bytes that this thread gets at a time
 
 void* obtain(std::size_t bytes, std::size_t align) {
+  if (bytes > most) return nullptr;
   if (countdown.load(std::memory_order_relaxed) > 0 && --countdown == 0) return nullptr;
   if (align <= alignof(std::max_align_t)) return std::malloc(bytes ? bytes : 1);
   return std::aligned_alloc(align, (bytes + align - 1) / align * align);
@@ -368,6 +373,40 @@ TEST(Allocation, PackedWeightWhereNoWeightIs) {
       EXPECT_EQ(e.status, Status::invalid_argument) << e.what();
     }
   }
+}
+
+TEST(Allocation, WhatExchangesTakeIsAskedForBeforeACallOfRanks) {
+  const std::vector<std::int32_t> text(200, 32);
+  std::vector<std::string> said(3);
+  std::vector<std::vector<float>> after(3);
+  std::vector<float> alone(256);
+  const char* const folder = DSAKIT_SOURCE_DIR "/models/tiny-dsa";
+  Model(folder).start("sparse_w8a8").append(text, alone);
+  threads_as_ranks(3, [&](Group& group) {
+    const std::size_t rank = std::size_t(group.rank());
+    Context context({.threads = 1});
+    const Model model(folder, group, {.parallel = "kv=3"});
+    Session session = model.start("sparse_w8a8");
+    std::vector<float> logits(256);
+    if (rank == 1) most = 100000;  // less than the exchanges of 200 rows
+    try {
+      session.append(text, logits, context);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.status, Status::out_of_memory);
+      EXPECT_EQ(e.rank, 1);
+      said[rank] = e.what();
+    }
+    most = SIZE_MAX;
+    EXPECT_EQ(session.length(), 0);
+    session.append(text, logits, context);
+    after[rank] = logits;
+  });
+  for (const std::string& s : said) {
+    EXPECT_EQ(s, said[0]);
+    EXPECT_TRUE(s.starts_with("model: exchanges need ")) << s;
+    EXPECT_NE(s.find("bytes, wanted as much memory (of rank 1)"), std::string::npos) << s;
+  }
+  for (const auto& logits : after) EXPECT_EQ(logits, alone);
 }
 
 }  // namespace

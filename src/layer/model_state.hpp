@@ -63,6 +63,10 @@ struct Session::State {
   std::map<std::string, ExchangeCount, std::less<>> traffic;
   std::function<void(int, std::int64_t, const Tensor&)> observer;
   ScratchMemory scratch, layer_scratch;
+  struct Room {  // of ranks: for what memory was found
+    std::int64_t rows = 0, wanted = 0, end = 0;
+    bool operator==(const Room&) const = default;
+  } room{};  // not copied
 
   State(std::shared_ptr<const Model::State> model, Mode mode, std::int64_t page_size);
   State(const State&);

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <bit>
 #include <cstring>
+#include <new>
 
 #include "core/hash.hpp"
+#include "layer/exchange_sizes.hpp"
 #include "layer/model_state.hpp"
 
 // Sessions of a model that ranks share. All of them take the same calls; what is exchanged follows from the tokens and the
@@ -131,6 +134,58 @@ void run_pass(Session::State& session, std::span<const std::int32_t> tokens, std
   head(t, p, wanted, logits);
 }
 
+/// The largest exchange of a pass, all ranks' payloads together, as plans foretell it.
+std::size_t exchange_bytes(const Model::State& model, Mode mode, const Pass& pass, std::int64_t wanted) {
+  const ParallelOptions& options = model.peers->options;
+  const ExchangeSizes sizes = exchange_sizes(model.config, mode);
+  double most = total(logits(sizes, options.grid.replica_ranks(), wanted));
+  const auto add = [&](const std::vector<ForetoldExchange>& all) {
+    for (const ForetoldExchange& e : all)
+      if (e.ranks > 1) most = std::max(most, e.received / double(e.messages) * e.ranks / (e.ranks - 1));
+  };
+  const io::MoeConfig& moe = model.config.moe;
+  std::vector<std::int64_t> widths(std::size_t(moe.num_experts_per_tok), moe.moe_intermediate_size);
+  widths.push_back(model.config.intermediate_size);
+  for (const ChunkRows& chunk : pass.chunks) {
+    const Step step{chunk.rows, std::int64_t(std::bit_ceil(std::uint64_t(chunk.first + chunk.rows)))};
+    add(attention_exchanges(sizes, options, step, true));
+    add(mlp_exchanges(sizes, options, step, widths));
+  }
+  return std::size_t(most);
+}
+
+/// What a pass takes, so that a rank that has less says so before anything is done: arrays, and for a moment as much as the
+/// largest exchange and what is made of it take.
+void make_room(Session::State& session, const Pass& pass, std::int64_t wanted, Context& context) {
+  const Model::State& model = *session.model;
+  Peers& p = *model.peers;
+  const ChunkRows& last = pass.chunks.back();
+  const Session::State::Room room{last.first + last.rows - pass.chunks[0].first, wanted,
+                                  std::int64_t(std::bit_ceil(std::uint64_t(last.first + last.rows)))};
+  if (session.room == room) return;  // as one token after the other has
+  const std::int64_t rows = std::max(pass.own, wanted), step = chunk_tokens(model.config);
+  session.scratch.require(measured([&](Carver& carver) { return Tokens(model, session.costs, context, rows, carver); }));
+  std::size_t bytes = 0;
+  for (std::size_t l = 0; l < model.layers.size(); ++l) {
+    const Model::State::Layer& layer = model.layers[l];
+    const ShardedCache cache{session.caches[l].state(), session.index_caches[l].state()};
+    for (const ChunkRows& chunk : pass.chunks)
+      bytes = std::max(bytes, parallel_layer_bytes(p, layer.attention.state(), chunk, cache, is_sparse(session.mode), context));
+    bytes = std::max(bytes, layer.moe ? bytes_of<SharedMoeArrays>(*layer.moe, p, pass.own, context.threads())
+                                      : parallel_mlp_bytes(p, layer.mlp, std::min(step, pass.own), context.threads()));
+  }
+  session.layer_scratch.require(bytes);
+  constexpr std::size_t kCopies = 4;  // as it is sent, as it comes, where it belongs, as it is used
+  const std::size_t exchanged = kCopies * exchange_bytes(model, session.mode, pass, wanted);
+  try {
+    ::operator delete(::operator new(exchanged));  // no expression with new, which a compiler may leave out
+  } catch (const std::bad_alloc&) {
+    throw Error(Status::out_of_memory, "model", "exchanges", "", "need " + std::to_string(exchanged) + " bytes",
+                "as much memory", "of rank " + std::to_string(p.rank));
+  }
+  session.room = room;
+}
+
 }  // namespace
 
 std::unique_ptr<Session::State> start_parallel(std::shared_ptr<const Model::State> model, std::string_view mode,
@@ -173,6 +228,10 @@ void append_parallel(Session::State& session, std::span<const std::int32_t> toke
                  [&] {
                    check_append(c, tokens, logits);
                    session.reserve(before + rows);
+                   // The first pass is as large as any, but for the rows that logits are wanted of.
+                   if (rows > 0)
+                     make_room(session, Pass(p, before, std::min(model.pass, rows), chunk_tokens(c)),
+                               std::min(model.pass, wanted), context);
                  });
     for (std::int64_t first = 0; first < rows; first += model.pass) {
       const std::int64_t count = std::min(model.pass, rows - first),
