@@ -250,13 +250,15 @@ void bind_model(nb::module_& m) {
       "that go through a layer at a time then.\n\n"
       "group: of dsakit.dist.init(): its ranks load and run the model together, by the same calls in the same order, each\n"
       "with its share of the weights and caches, and all get all results. parallel: \"kv=2,heads=2,query=1\"; exchange,\n"
-      "index, merge, prolog, interleave: docs/distributed.md.")
+      "index, merge, prolog, interleave: docs/distributed.md. trace: a file; each rank writes a JSON line for each of its\n"
+      "exchanges to trace.0, trace.1, ..")
       .def(
           "__init__",
           [](PyModel* self, nb::handle path, const std::string& mlp, const std::string& weights,
              const std::string& static_activations, std::optional<std::int64_t> expert_memory,
              std::int64_t pass_tokens, nb::handle group, const std::string& parallel, const std::string& exchange,
-             const std::string& index, const std::string& merge, const std::string& prolog, std::int64_t interleave) {
+             const std::string& index, const std::string& merge, const std::string& prolog, std::int64_t interleave,
+             nb::handle trace) {
             if (expert_memory && *expert_memory < 0)
               throw Error(Status::invalid_argument, "model", "expert_memory", "",
                           "is " + std::to_string(*expert_memory), "at least 0 bytes");
@@ -266,13 +268,17 @@ void bind_model(nb::module_& m) {
                                        .static_activations = static_activations,
                                        .expert_memory = expert_memory.value_or(-1),
                                        .pass = pass_tokens};
+            const std::shared_ptr<Group> ranks = group.is_none() ? nullptr : group_of(group);
+            if (!ranks && !trace.is_none())
+              throw Error(Status::invalid_argument, "model", "trace", "", "is given", "absent", "without a group nothing travels");
+            const std::string traced = trace.is_none() ? "" : path_of(trace) + "." + std::to_string(ranks->rank());
             const Parallel shared{.parallel = parallel,
                                   .exchange = exchange,
                                   .index = index,
                                   .merge = merge,
                                   .prolog = prolog,
-                                  .interleave = interleave};
-            const std::shared_ptr<Group> ranks = group.is_none() ? nullptr : group_of(group);
+                                  .interleave = interleave,
+                                  .trace = traced};
             const auto load = [&] {
               const nb::gil_scoped_release release;  // ranks may be threads, and wait for each other
               return ranks ? Model(folder, ranks, shared, options) : Model(folder, options);
@@ -282,7 +288,8 @@ void bind_model(nb::module_& m) {
           nb::arg("path"), nb::kw_only(), nb::arg("mlp") = "as_stored", nb::arg("weights") = "as_stored",
           nb::arg("static") = "refuse", nb::arg("expert_memory") = nb::none(), nb::arg("pass_tokens") = 4096,
           nb::arg("group") = nb::none(), nb::arg("parallel") = "", nb::arg("exchange") = "rows", nb::arg("index") = "all",
-          nb::arg("merge") = "auto", nb::arg("prolog") = "split", nb::arg("interleave") = 1)
+          nb::arg("merge") = "auto", nb::arg("prolog") = "split", nb::arg("interleave") = 1,
+          nb::arg("trace") = nb::none())
       .def("logits", logits, nb::arg("tokens").none(), nb::arg("mode") = nb::none(),
            "float32 [T, vocab_size] for tokens (integers, or the bytes of a byte-level model) from an empty context.")
       .def("generate", generate, nb::arg("tokens").none(), nb::arg("n"), nb::arg("mode") = nb::none(),

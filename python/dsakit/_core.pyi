@@ -192,6 +192,7 @@ class Model:
         merge: str = "auto",
         prolog: str = "split",
         interleave: int = 1,
+        trace: str | os.PathLike[str] | None = None,
     ) -> None: ...
     @property
     def weight_bytes(self) -> int: ...

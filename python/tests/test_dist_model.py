@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model that ranks share: threads of this process, and processes of torch.distributed."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -100,3 +101,34 @@ def test_processes_of_torch_distributed(model_folder, text, tmp_path, ranks, par
     wanted = dsakit.Model(model_folder).logits(text, mode="sparse_w8a8")
     for rank in range(ranks):
         np.testing.assert_array_equal(np.load(tmp_path / f"{rank}.npy"), wanted[159:])
+
+
+def test_exchanges_under_computation(model_folder, text, tmp_path):
+    """Of the order of beginnings and ends, and how often an exchange was moved on before it was waited for."""
+
+    def run(group):
+        options = dict(group=group, parallel="kv=2,query=2", merge="two", trace=tmp_path / "trace")
+        session = dsakit.Model(model_folder, **options).session("sparse_w8a8")
+        session.prefill(text[:160])
+        session.step(text[160])
+
+    dsakit.dist.threads(4, run, timeout=HANG)
+    for rank in range(4):
+        lines = [json.loads(line) for line in (tmp_path / f"trace.{rank}").read_text().splitlines()]
+        polled = {line["exchange"] for line in lines if line["polls"] > 0}
+        assert polled == {"cache_rows", "samples", "candidates"}
+        events = sorted(event for line in lines for event in (line["begin"], line["end"]))
+        assert events == list(range(1, len(events) + 1))
+        ends = {line["begin"]: line for line in lines}
+        for line in lines:
+            if line["exchange"] == "cache_rows":  # travels while index queries are exchanged
+                inside = ends[line["begin"] + 1]
+                assert inside["exchange"] == "index_queries" and inside["end"] < line["end"]
+            else:
+                assert line["end"] == line["begin"] + 1 or line["exchange"] == "index_queries"
+        assert {line["rank"] for line in lines} == {rank}
+
+
+def test_a_trace_is_of_ranks(model_folder, tmp_path):
+    with pytest.raises(ValueError, match="model: trace is given, wanted absent .without a group nothing travels"):
+        dsakit.Model(model_folder, trace=tmp_path / "trace")
