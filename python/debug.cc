@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -14,6 +15,7 @@
 #include "core/check.hpp"
 #include "debug/check_layout.hpp"
 #include "debug/compare.hpp"
+#include "debug/golden.hpp"
 #include "debug/rule.hpp"
 #include "debug/scores.hpp"
 #include "debug/spelling.hpp"
@@ -359,6 +361,9 @@ void bind_debug(nb::module_& m) {
     for (const auto& [name, op] : debug::spellings()) all[name.c_str()] = std::string(op->name);
     return all;
   });
+  m.def(
+      "case_golden", [](const std::string& op, const debug::Settings& settings) { return debug::golden(op, settings); },
+      nb::arg("operator"), nb::arg("settings"), nb::call_guard<nb::gil_scoped_release>());
   m.def("case_rules", [] {
     nb::dict all;
     for (const debug::RuleInfo& rule : debug::rules()) all[std::string(rule.name).c_str()] = std::string(rule.passes);

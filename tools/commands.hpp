@@ -129,6 +129,14 @@ struct DiffOptions {
 };
 int diff(const DiffOptions&);
 
+struct GoldenOptions {
+  std::string op{};
+  std::vector<std::string> settings{};  // NAME=VALUE, or NAME=A,B: a file for each
+  std::string out{};                    // a file; of several calls a folder
+  bool json = false, quiet = false;
+};
+int golden(const GoldenOptions&);
+
 struct VerboseOptions {
   std::string log{};  // what DSAKIT_VERBOSE wrote
   bool json = false;

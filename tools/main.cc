@@ -262,6 +262,16 @@ int main(int argc, char** argv) {
   diff_command->add_flag("--quiet", diff_options.quiet, "The verdict alone");
   diff_command->footer("Examples:\n  dsakit diff dump\n  dsakit diff w8a8 bf16");
 
+  GoldenOptions golden_options;
+  auto* golden_command = app.add_subcommand("golden", "Make a call up and record what the reference computes");
+  golden_command->add_option("OPERATOR", golden_options.op, "Of `dsakit describe`")->required();
+  golden_command->add_option("--set", golden_options.settings, "NAME=VALUE of an axis, an attribute, a tensor, data (V1..V19), pages, fill or seed;\nNAME=A,B: a file for each");
+  golden_command->add_option("-o", golden_options.out, "The file to write; of several calls a folder")->required();
+  golden_command->add_flag("--json", golden_options.json, "Machine-readable");
+  golden_command->add_flag("--quiet", golden_options.quiet, "Without the names of the files");
+  golden_command->footer("Examples:\n  dsakit golden rms_norm --set T=8 --set data=V6 -o norm.safetensors\n"
+                         "  dsakit golden sparse_flash_attention --set layout_kv=PA_BSND --set pages=identity,mixed -o sfa");
+
   VerboseOptions verbose_options;
   auto* verbose_command = app.add_subcommand("verbose", "Sum up what DSAKIT_VERBOSE wrote");
   verbose_command->add_option("LOG", verbose_options.log, "A file of its lines; others are passed over")->required();
@@ -302,6 +312,7 @@ int main(int argc, char** argv) {
 #ifdef DSAKIT_BENCH
     if (*bench_command) return bench(bench_options);
 #endif
+    if (*golden_command) return golden(golden_options);
     if (*verbose_command) return verbose(verbose_options);
     if (*diff_command) return diff(diff_options);
     if (*check_command) return check(check_options);

@@ -192,6 +192,10 @@ Finding dsakit_rule(const Data& d, const Figures& f) {
   if (name == "softmax_max") return element_wise(d, f, 1e-6 + 0x1p-20 * d.most_g, 0);
   if (name == "softmax_sum") return element_wise(d, f, 0, 1e-5);
   if (name == "softmax_lse") return element_wise(d, f, 1e-4, 1e-5);
+  if (op == "attention_update" && name == "out") {
+    const double unit = half ? 0x1p-10 : d.dtype == DType::bf16 ? 0x1p-7 : 0x1p-22;
+    return element_wise(d, f, 0x1p-20 * std::max(1.0, d.most_g), unit);
+  }
   if (op.find("prolog") == op.npos) return one_step(d, f, 0.002);
   // Behind steps of a chain that nobody sees.
   if (!is_float(d.dtype)) return one_step(d, f, 0.01);

@@ -6,7 +6,7 @@ run = case.run(reference=True)
 for difference in case.compare(run): print(difference)
 """
 
-from .case import Case, Comparison, Run, rules, spellings
+from .case import Case, Comparison, Run, golden, rules, spellings
 from .importing import export_case, import_cases
 
-__all__ = ["Case", "Comparison", "Run", "export_case", "import_cases", "rules", "spellings"]
+__all__ = ["Case", "Comparison", "Run", "export_case", "golden", "import_cases", "rules", "spellings"]

@@ -254,3 +254,17 @@ def spellings() -> dict[str, str]:
 def rules() -> dict[str, str]:
     """The presets of `judge`: name -> what passes."""
     return _core.case_rules()
+
+
+def golden(operator: str, /, **settings: Any) -> Case:
+    """A call that is made up, with the results of the reference: `dsakit golden OPERATOR --set NAME=VALUE ..`.
+
+    golden("sparse_flash_attention", layout_kv="PA_BSND", Lk=700, data="V10", seed=3)
+    """
+    return Case._of(_core.case_golden(operator, [(name, _setting(value)) for name, value in settings.items()]))
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "+".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
