@@ -336,17 +336,19 @@ void bind_debug(nb::module_& m) {
       .def(
           "__init__",
           [](Capture* c, const std::string& path, const std::vector<std::string>& operators, std::int64_t every,
-             std::int64_t max_bytes, const std::string& keep, const std::string& caches, const std::string& weights) {
+             std::int64_t max_bytes, const std::string& keep, const std::string& caches, const std::string& weights,
+             const std::vector<std::string>& taps) {
             new (c) Capture({.path = path,
                              .operators = operators,
                              .every = every,
                              .max_bytes = std::uint64_t(max_bytes),
                              .keep = keep,
                              .caches = caches,
-                             .weights = weights});
+                             .weights = weights,
+                             .taps = taps});
           },
           nb::arg("path"), nb::arg("operators"), nb::arg("every"), nb::arg("max_bytes"), nb::arg("keep"),
-          nb::arg("caches"), nb::arg("weights"))
+          nb::arg("caches"), nb::arg("weights"), nb::arg("taps"))
       .def("end", &Capture::end, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("seen", &Capture::seen)
       .def_prop_ro("written", &Capture::written);

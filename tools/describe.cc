@@ -9,6 +9,7 @@
 #include "commands.hpp"
 #include "dsakit/error.hpp"
 #include "ops/describe_text.hpp"
+#include "ops/taps.hpp"
 
 namespace dsakit::tools {
 namespace {
@@ -42,6 +43,9 @@ ordered_json json_of(const Operator& op) {
                     {"positional", d.positional},
                     {"results", op.results()}};
   for (const Parameter& p : op.parameters) j["fields"].push_back(json_of(p));
+  j["taps"] = ordered_json::array();
+  for (const Tap& tap : taps_of(op.name))
+    j["taps"].push_back({{"step", tap.step}, {"dtype", tap.dtype}, {"shape", tap.shape}, {"meaning", tap.meaning}});
   return j;
 }
 

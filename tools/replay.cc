@@ -7,6 +7,7 @@
 #include "commands.hpp"
 #include "debug/compare.hpp"
 #include "debug/rule.hpp"
+#include "debug/steps.hpp"
 #include "dsakit/version.hpp"
 
 namespace dsakit::tools {
@@ -59,6 +60,11 @@ class Run {
       else below_ += "\n      " + different(c, pair, one);
       json_["outputs"].push_back(std::move(one));
     }
+    if (agrees_) return;
+    const std::string step = first_departing_step(c);
+    if (step.empty()) return;
+    below_ += "\n      the recorded steps depart from " + step + " on";
+    json_["step"] = step;
   }
 
   std::string different(const Case& c, const Pair& pair, ordered_json& one) {

@@ -17,6 +17,7 @@ struct CaptureOptions {
   std::string keep = "last";               // beyond max_bytes: "last": the oldest files go; "first": recording ends
   std::string caches = "touched";          // pages that a call looks at; "whole"; "none"
   std::string weights = "once";            // a file for each, beside the cases; "each": in every case
+  std::vector<std::string> taps{};         // steps inside of the operators, such as "3.query_norm", or "all"
 };
 
 /// While it lives, every call of an operator in this process, by whatever face, becomes a file of the folder:

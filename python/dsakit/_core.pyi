@@ -131,6 +131,7 @@ class Capture:
         keep: str,
         caches: str,
         weights: str,
+        taps: list[str],
     ) -> None: ...
     def end(self) -> None: ...
     @property

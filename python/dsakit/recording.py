@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from . import _core
-from .errors import raise_error, shown
+from .errors import raise_error
 
 
 class capture:  # noqa: N801
@@ -22,6 +22,7 @@ class capture:  # noqa: N801
     max_bytes   of all files; beyond it keep="last" drops the oldest, keep="first" ends the recording
     caches      "touched": pages that a call looks at; "whole"; "none"
     weights     "once": a file for each beside the cases; "each": in every case
+    taps        steps inside of the operators, such as "3.query_norm", or "all" (dsakit describe lists them)
 
     Results have the same bits, and no call fails because of it. At the end summary.json says what was seen, written and
     left out.
@@ -38,13 +39,12 @@ class capture:  # noqa: N801
         weights: str = "once",
         taps: Sequence[str] = (),
     ):
-        if taps:
-            raise_error("UNSUPPORTED", "capture", "taps", "", f"is {shown(taps)}", "() (steps are not recorded)")
         names = [operators] if isinstance(operators, str) else list(operators or [])
         if not 0 < max_bytes < 1 << 63:
             raise_error("INVALID_ARGUMENT", "capture", "max_bytes", "", f"is {max_bytes}", "1..2^63-1")
         names = [n.removeprefix("npu_") for n in names]
-        self._options = (os.fspath(path), names, every, max_bytes, keep, caches, weights)
+        steps = [taps] if isinstance(taps, str) else list(taps)
+        self._options = (os.fspath(path), names, every, max_bytes, keep, caches, weights, steps)
         self._core: _core.Capture | None = None
 
     def start(self) -> capture:

@@ -83,5 +83,5 @@ def test_wrong_options_are_refused(tmp_path):
     for options in ({"operators": ["quantise"]}, {"every": 0}, {"keep": "newest"}, {"caches": "all"}, {"max_bytes": 0}):
         with pytest.raises(ValueError, match=next(iter(options))), dsakit.capture(tmp_path, **options):
             pass
-    with pytest.raises(NotImplementedError, match="taps"):
-        dsakit.capture(tmp_path, taps=["query_norm"])
+    with pytest.raises(ValueError, match="taps.*nearest: 3.query_norm"), dsakit.capture(tmp_path, taps=["query_norm"]):
+        pass

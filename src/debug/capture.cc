@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 
 #include "core/nearest.hpp"
@@ -20,6 +21,7 @@
 #include "debug/hash.hpp"
 #include "debug/record.hpp"
 #include "debug/spelling.hpp"
+#include "debug/steps.hpp"
 #include "debug/watch.hpp"
 #include "io/durable.hpp"
 #include "ops/describe_text.hpp"
@@ -76,6 +78,7 @@ void check_options(const CaptureOptions& o) {
   one_of("weights", o.weights, {"once", "each"});
   std::vector<std::string_view> names;
   for (const Operator& op : operators()) names.push_back(op.name);
+  check_steps(o.taps);
   for (const std::string& name : o.operators)
     if (!find_operator(name))
       refuse_option("operators", "has \"" + io::printable(name) + "\"", "names of operators",
@@ -153,11 +156,17 @@ class Capture::Recorder::Call : public WatchedCall {
         context_(context),
         number_(number),
         labels_(labels),
-        recording_(arguments, recorder.caches()) {}
+        recording_(arguments, recorder.caches()) {
+    if (recorder.options_.taps.empty()) return;
+    steps_.emplace(arguments.op->name, recorder.options_.taps);
+    tapped_.emplace(&*steps_);
+  }
 
   void end(const Error* refusal, double) noexcept override {
+    tapped_.reset();
     try {
       Case made = recording_.finish(refusal != nullptr, context_);
+      if (steps_ && !refusal) made.tensors.merge(steps_->tensors());
       std::lock_guard lock(recording_lock());
       if (!recorder_.ended_) recorder_.write(std::move(made), number_, labels_, refusal);
     } catch (const std::exception& e) {
@@ -171,6 +180,8 @@ class Capture::Recorder::Call : public WatchedCall {
   std::int64_t number_;
   Labels labels_;
   Recording recording_;
+  std::optional<Steps> steps_;
+  std::optional<Tapped> tapped_;  // to the end of the call
 };
 
 const char* Capture::Recorder::reason_to_skip(const std::string& op) {
@@ -378,18 +389,21 @@ std::uint64_t bytes_of_text(const std::string& text) {
 /// "dump,operators=a+b,every=10,max_bytes=2GB"
 CaptureOptions options_of(const std::string& text) {
   CaptureOptions options;
+  const auto add = [](std::vector<std::string>& names, const std::string& value) {
+    for (std::size_t at = 0; at <= value.size();) {
+      const std::size_t plus = std::min(value.find('+', at), value.size());
+      names.push_back(value.substr(at, plus - at));
+      at = plus + 1;
+    }
+  };
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     const std::string part = text.substr(begin, end - begin);
     const std::size_t equals = part.find('=');
     const std::string name = part.substr(0, equals), value = equals == part.npos ? "" : part.substr(equals + 1);
     if (begin == 0) options.path = part;
-    else if (name == "operators")
-      for (std::size_t at = 0; at <= value.size();) {
-        const std::size_t plus = std::min(value.find('+', at), value.size());
-        options.operators.push_back(value.substr(at, plus - at));
-        at = plus + 1;
-      }
+    else if (name == "operators") add(options.operators, value);
+    else if (name == "taps") add(options.taps, value);
     else if (name == "every") options.every = std::strtoll(value.c_str(), nullptr, 10);
     else if (name == "max_bytes") options.max_bytes = bytes_of_text(value);
     else if (name == "keep") options.keep = value;
@@ -397,7 +411,7 @@ CaptureOptions options_of(const std::string& text) {
     else if (name == "weights") options.weights = value;
     else
       refuse_option("DSAKIT_CAPTURE", "has \"" + io::printable(part) + "\"",
-                    "DIR,operators=A+B,every=N,max_bytes=SIZE,keep=,caches=,weights=");
+                    "DIR,operators=A+B,every=N,max_bytes=SIZE,keep=,caches=,weights=,taps=");
     begin = end + 1;
   }
   return options;

@@ -32,6 +32,7 @@ class Executing {
       Arguments& arguments = outcome.bound.arguments;
       infer(arguments);
       allocate(outcome, fill);
+      const Tapped tapped(how_.taps);
       const auto start = std::chrono::steady_clock::now();
       if (how_.reference) run_reference(arguments);
       else debug::run(arguments, how_.context ? *how_.context : default_context());

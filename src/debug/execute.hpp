@@ -9,6 +9,7 @@
 #include "debug/bind.hpp"
 #include "dsakit/context.hpp"
 #include "dsakit/error.hpp"
+#include "run/taps.hpp"
 
 namespace dsakit::debug {
 
@@ -39,6 +40,7 @@ struct Execution {
   bool strides = false;        // tensors as their producer had them
   Context* context = nullptr;  // null: the default one
   std::function<void(Bound&)> edit{};  // what is bound, before it is called
+  Taps* taps = nullptr;                // who looks at the steps
 };
 
 /// Runs a case. Operators that leave rows unwritten run twice, over two fillings. Throws what is wrong with the case

@@ -5,6 +5,7 @@
 #include "debug/execute.hpp"
 #include "debug/golden_data.hpp"
 #include "debug/golden_plan.hpp"
+#include "debug/steps.hpp"
 #include "dsakit/error.hpp"
 #include "dsakit/version.hpp"
 #include "io/json.hpp"
@@ -58,9 +59,11 @@ Case made_call(std::string_view op, const Settings& settings) {
 
 Case golden(std::string_view op, const Settings& settings) {
   Case c = made_call(op, settings);
-  const Outcome outcome = execute(c, {.reference = true});
+  Steps steps(op);
+  const Outcome outcome = execute(c, {.reference = true, .taps = &steps});
   if (outcome.refusal) throw *outcome.refusal;
   take(c, outcome);
+  c.tensors.merge(steps.tensors());
   return c;
 }
 

@@ -80,7 +80,11 @@ Watch::Watch(const Arguments& arguments, Context& context) noexcept {
 
 void Watch::end(const Error* refusal) noexcept {
   const double seconds = now() - start_;
-  for (auto& [watcher, call] : calls_) call->end(refusal, seconds);
+  for (auto call = calls_.rbegin(); call != calls_.rend(); ++call) call->second->end(refusal, seconds);
+}
+
+Watch::~Watch() {
+  while (!calls_.empty()) calls_.pop_back();
 }
 
 }  // namespace dsakit::debug

@@ -39,6 +39,8 @@ void remove_watcher(const Watcher*);
 class Watch {
  public:
   Watch(const Arguments&, Context&) noexcept;
+  /// Who looked on last stops first.
+  ~Watch();
   void end(const Error* refusal) noexcept;
 
  private:

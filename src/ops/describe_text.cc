@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ops/print.hpp"
+#include "ops/taps.hpp"
 
 namespace dsakit {
 namespace {
@@ -95,6 +96,12 @@ std::string to_text(const Operator& op) {
     text += '\n';
     for (const std::string_view said : {p.field.dtypes, p.field.shape, p.field.meaning})
       if (!said.empty()) text += "      " + std::string(said) + '\n';
+  }
+  if (!taps_of(op.name).empty()) text += "\nSteps that can be recorded (dsakit.capture(taps=..)):\n";
+  for (const Tap& tap : taps_of(op.name)) {
+    std::string line = "  " + std::string(tap.step);
+    line.resize(std::max<std::size_t>(line.size() + 2, 30), ' ');
+    text += line + std::string(tap.dtype) + ' ' + std::string(tap.shape) + ", " + std::string(tap.meaning) + '\n';
   }
   text += "\nErrors, in about this order:\n" + indented(op.description.errors, "  ") + indented(kCommonErrors, "  ");
   return text + "\nFollows " + std::string(op.description.source) + "; docs/operators/" +

@@ -54,6 +54,20 @@ float Worker::scale_and_mask(int r, const Visible& visible) const {
   return none ? kNaN : 1;
 }
 
+std::int64_t Worker::tap_row(const Tile& tile, int r) const {
+  std::int64_t query = tile.first + r / tile.heads;
+  for (std::int64_t b = 0; b < tile.b; ++b) query += p_.sequence[b].queries;
+  return query * p_.kv_heads * p_.group + tile.query_head(p_, r % tile.heads);
+}
+
+void Worker::show_scores(int r, const Visible& visible, float scale) const {
+  for (int j = visible.low; j < visible.high; ++j) {
+    if (visible.hidden && visible.hidden[j]) continue;
+    const float score = s_.scores[r * kScorePitch + j] * scale;
+    plan_.taps->row("1.scores", DType::f32, tap_row(tile_, r), now_->first + j, 1, &score);
+  }
+}
+
 void Worker::softmax(const Partial& all) {
   n_precise_ = 0;
   const int padded = lanes_above(now_->count);
@@ -68,6 +82,7 @@ void Worker::softmax(const Partial& all) {
       rescale_[r] = {1, 0};
       continue;
     }
+    if (plan_.taps) show_scores(r, visible, scale);
     const float sum = k_.softmax(x + low, visible.high - low, scale, &max);
     std::fill_n(x, low, 0.0f), std::fill(x + visible.high, x + padded, 0.0f);
     const float shift = plan_.keyed_values ? scale_by_value(x, visible) : 0;

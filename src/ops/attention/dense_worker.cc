@@ -86,6 +86,10 @@ void Worker::finish(const Tile& tile, const Partial& all, int r) const {
     for (int c = 0; c < p_.value; ++c) o[c] *= keep;
     all.shift[r] *= keep;
   }
+  if (plan_.taps && sum != 0) {
+    plan_.taps->row("2.max", DType::f32, tap_row(tile, r), 0, 1, &max);
+    plan_.taps->row("3.sum", DType::f32, tap_row(tile, r), 0, 1, &sum);
+  }
   if (p_.lse.data)
     *address<float>(p_.lse, s, tile.b, query, head) = sum != 0      ? max + std::log(sum)
                                                       : s.keys == 0 ? p_.lse_of_no_keys

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "ops/attention/dense_chunk.hpp"
+#include "run/taps.hpp"
 
 // One tile of query rows against one chunk of keys.
 namespace dsakit::attention::dense {
@@ -72,6 +73,10 @@ class Worker {
   void finish(const Tile&, const Partial& all, int row) const;
 
  private:
+  /// For who looks on: the number of a row among those of all sequences, and its scores of this chunk.
+  std::int64_t tap_row(const Tile&, int row) const;
+  void show_scores(int row, const Visible&, float scale) const;
+
   /// So few rows are a GEMV: no panels of keys, of the values of this chunk.
   bool is_gemv(int rows) const;
   bool gemv_scores() const;
@@ -161,6 +166,8 @@ struct Plan {
   int rope_element;
   int gemv_words;  // of a GemvQuery row
   std::ptrdiff_t query_pitch, rope_pitch;
+
+  Taps* taps = dsakit::taps;
 
   // For the schedule; the tiles of sequence b begin at first_tile[b].
   const std::int64_t* first_tile = nullptr;

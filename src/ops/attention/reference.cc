@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/float16.hpp"
+#include "run/taps.hpp"
 
 namespace dsakit::attention::sparse {
 namespace {
@@ -106,7 +107,9 @@ Softmax combine(const Problem& p, const Numbers& score, const std::vector<Key>& 
 void reference(const Problem& p, std::int64_t t, const Token& token, Rounding rounding) {
   if (rounding == Rounding::none) rounding = p.rounding.probability;
   std::vector<Key> keys;
-  each_attended(token, 0, token.count, [&](auto, std::int64_t position) {
+  std::vector<std::int64_t> listed;  // the place of each in the list
+  each_attended(token, 0, token.count, [&](std::int64_t x, std::int64_t position) {
+    listed.push_back(x);
     keys.push_back(key_of(p, p.key_row(token, position), rounding != Rounding::none));
   });
   for (std::int64_t h = 0; h < p.heads; ++h) {
@@ -120,12 +123,18 @@ void reference(const Problem& p, std::int64_t t, const Token& token, Rounding ro
       Numbers score;
       for (const Key& key : keys)
         score.push_back((dot(query, key.latent) + dot(query_rope, key.rope)) * double(p.scale));
+      for (std::size_t j = 0; taps && j < score.size(); ++j) {
+        std::vector<float> shown{float(score[j])};
+        show("1.scores", row, shown, listed[j]);
+        if (shown[0] != float(score[j])) score[j] = double(shown[0]);
+      }
       s = combine(p, score, keys, sink, rounding);
     }
     for (std::size_t c = 0; c < s.values.size(); ++c) {
       if (p.type == DType::f16) p.out.row<f16>(row)[c] = to_f16_once(p.rounding.away ? to_f16_away(s.values[c]) : s.values[c]);
       else p.out.row<bf16>(row)[c] = to_bf16_once(s.values[c]);
     }
+    if (float most = float(s.most), sum = float(s.sum); s.sum > 0) show("2.max", row, most), show("3.sum", row, sum);
     if (p.max.tensor) *p.max.row<float>(row) = float(s.most);
     if (p.sum.tensor) *p.sum.row<float>(row) = float(s.sum);
   }

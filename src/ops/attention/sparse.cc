@@ -9,6 +9,7 @@
 
 #include "ops/attention/rounded.hpp"
 #include "ops/attention/schedule.hpp"
+#include "run/taps.hpp"
 
 namespace dsakit::attention::sparse {
 namespace {
@@ -48,6 +49,7 @@ struct Plan {
   int rope_at, width;              // of a query row: latent, padded to a group of panel rows, then rope
   bool quantised, half;            // half: fp16 operands
   bool wide;                       // fp32 products
+  Taps* taps = dsakit::taps;
 
   Plan(const Problem& p, const Token* token, bool same_products)
       : p(p), token(token), quantised(p.keys.tile > 0), half(p.type == DType::f16), wide(half || same_products) {
@@ -131,6 +133,7 @@ class Worker {
     count_ = gather(plan_.token[q_->tile.token], visit.chunk);
     if (count_ == 0) return;
     for (int j = 0; j < count_; j += kPanel) plan_.half ? score<f16>(j) : score<bf16>(j);
+    if (plan_.taps) show_scores(visit.chunk);
     std::pair<float, float> rescale[kTileHeads];
     softmax(all, rescale);
     for (int t = 0; t < plan_.scale_tiles; ++t) {
@@ -182,7 +185,24 @@ class Worker {
   template <class T>
   using Operand = std::conditional_t<std::is_same_v<T, f16>, float, bf16>;
 
+  /// By place in the list.
+  void show_scores(std::int64_t chunk) const {
+    const Token& token = plan_.token[q_->tile.token];
+    int j = 0;
+    each_attended(token, chunk * kChunk, std::min(token.count, (chunk + 1) * kChunk), [&](std::int64_t x, auto) {
+      for (int h = 0; h < heads_; ++h) {
+        const float score = s_.scores[h * kScorePitch + j] * p_.scale;
+        plan_.taps->row("1.scores", DType::f32, q_->tile.first + h, x, 1, &score);
+      }
+      ++j;
+    });
+  }
+
   void write_softmax(std::int64_t row, float max, float sum) const {
+    if (plan_.taps && sum != 0) {
+      plan_.taps->row("2.max", DType::f32, row, 0, 1, &max);
+      plan_.taps->row("3.sum", DType::f32, row, 0, 1, &sum);
+    }
     if (p_.max.tensor) *p_.max.row<float>(row) = max;
     if (p_.sum.tensor) *p_.sum.row<float>(row) = sum;
   }

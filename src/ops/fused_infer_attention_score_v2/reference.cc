@@ -7,6 +7,7 @@
 #include "core/float16.hpp"
 #include "core/view.hpp"
 #include "ops/fused_infer_attention_score_v2/problem.hpp"
+#include "run/taps.hpp"
 
 // The page once more, from the arguments as they are given: only the refusals come from check().
 namespace dsakit::reference {
@@ -237,6 +238,12 @@ struct Reference {
     return r;
   }
 
+  /// Rows of all sequences one after the other.
+  std::int64_t tap_row(std::int64_t b, std::int64_t q, std::int64_t h) const {
+    for (std::int64_t i = 0; taps && i < b; ++i) q += sequence(i).queries;
+    return q * heads + h;
+  }
+
   void row(const Sequence& s, std::int64_t b, std::int64_t h, std::int64_t q, const Rows& keys) const {
     double factor = double(float(a.softmax_scale)), value_factor = 1;
     if (full) {
@@ -260,6 +267,10 @@ struct Reference {
       for (std::int64_t d = 0; d < rope_width; ++d) dot += rope_row[d] * keys.rope[k * rope_width + d];
       dot *= factor;
       if (a.pse_shift) dot += number(a.pse_shift, {a.pse_shift.shape[0] == 1 ? 0 : b, h, q, k});
+      if (std::vector<float> shown{float(dot)}; taps) {
+        show("1.scores", tap_row(b, q, h), shown, k);
+        if (shown[0] != float(dot)) dot = double(shown[0]);
+      }
       score.push_back(dot), seen.push_back(k);
       most = std::fmax(most, dot);
     }
@@ -275,6 +286,8 @@ struct Reference {
       total += e;
       for (std::int64_t d = 0; d < value_width; ++d) sum[d] += e * keys.value[seen[i] * value_width + d];
     }
+    if (float max = float(most), all = float(total); !seen.empty())
+      show("2.max", tap_row(b, q, h), max), show("3.sum", tap_row(b, q, h), all);
     const std::int64_t at = out_offset(s, b, q, h);
     for (std::int64_t d = 0; d < value_width; ++d) store(at, h, d, seen.empty() ? 0 : value_factor * sum[d] / total);
     const double none = s.keys == 0 && decode ? double(fused_infer_attention_score_v2_op::kNoKeysInDecode) : INFINITY;

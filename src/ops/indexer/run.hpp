@@ -7,6 +7,7 @@
 #include "ops/indexer/problem.hpp"
 #include "ops/indexer/select.hpp"
 #include "run/call.hpp"
+#include "run/taps.hpp"
 
 // Scoring and selection are cut in pieces: a few query rows of one sequence against a range of its keys. Inside a piece
 // blocks of keys, small enough to stay in the cache, meet all its rows. Each row keeps a short list of candidates;
@@ -146,6 +147,9 @@ class Selection {
         const std::int64_t seen = std::min(count, piece.sequence.visible(piece.i + r) - first);
         if (seen <= 0) continue;
         scorer.score(r, seen, scores);
+        if (taps_)
+          taps_->row(p_.type == DType::i8 ? "4.scores" : "3.scores", DType::f32, piece.sequence.first_row + piece.i + r,
+                     first, seen, scores);
         const std::int64_t list = piece.list + r * piece.of;
         append(kernels_, cut_, scores, seen, first, m_.list[list], m_.candidates + list * cut_.room,
                m_.histogram[thread]);
@@ -163,6 +167,7 @@ class Selection {
   const Memory m_;
   const std::size_t scorer_bytes_;
   std::byte* const scorers_;  // [threads][scorer_bytes_]
+  Taps* const taps_ = taps;
 };
 
 }  // namespace dsakit::indexer

@@ -4,6 +4,7 @@
 
 #include "ops/indexer/reference.hpp"
 #include "ops/lightning_indexer/problem.hpp"
+#include "run/taps.hpp"
 
 namespace dsakit::reference {
 namespace {
@@ -25,6 +26,7 @@ void select(const indexer::Problem& p) {
         const float a = dot(p.head<T>(row, h), p.key<T>(s, j), p.dims);
         return std::pair{p.weights.at(row, h), a < 0 ? 0 : a};
       });
+    show("3.scores", row, score);
     indexer::write_list(p, row, score);
   });
 }

@@ -3,6 +3,7 @@
 
 #include "ops/lightning_indexer_prolog_quant/problem.hpp"
 #include "ops/prolog/formula.hpp"
+#include "run/taps.hpp"
 
 namespace dsakit::reference {
 namespace {
@@ -55,7 +56,11 @@ void one_token(const prolog::IndexerProblem& p, std::int64_t t) {
       q[std::size_t(c)] = bf16_of(dequantise(std::int64_t(acc), *p.q_norm_scale.row<const float>(t),
                                              *p.channel_scale.row<const float>(h * p.dim + c)));
     }
-    q = transformed(rope_first(p, t, q), p.hadamard_q);
+    show("Q2.q", t, q, h * p.dim);
+    q = rope_first(p, t, q);
+    show("Q3.q", t, q, h * p.dim);
+    q = transformed(q, p.hadamard_q);
+    show("Q4.q", t, q, h * p.dim);
     const std::int64_t out = t * p.heads + h;
     *p.q_scale.row<f16>(out) = to_f16(rowq_p(q.data(), p.dim, p.q_int8.row<std::int8_t>(out)));
   }
@@ -67,8 +72,13 @@ void one_token(const prolog::IndexerProblem& p, std::int64_t t) {
   if (slot < 0) return;
   Row k(static_cast<std::size_t>(p.dim));  // K1-K5
   for (std::int64_t c = 0; c < p.dim; ++c) k[std::size_t(c)] = float(product(x, p.wk, 0, c, 0, p.hidden));
+  show("K1.k", t, k);
   k = bf16_of(layer_norm(k, vector_of(p.gamma), vector_of(p.beta), p.epsilon));
-  k = transformed(rope_first(p, t, k), p.hadamard_k);
+  show("K2.k", t, k);
+  k = rope_first(p, t, k);
+  show("K3.k", t, k);
+  k = transformed(k, p.hadamard_k);
+  show("K4.k", t, k);
   const float scale = rowq_p(k.data(), p.dim, p.k_cache.row<std::int8_t>(slot));
   if (p.k_scale_cache.tensor.dtype == DType::f16) *p.k_scale_cache.row<f16>(slot) = to_f16(scale);
   else *p.k_scale_cache.row<float>(slot) = scale;

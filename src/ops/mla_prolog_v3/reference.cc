@@ -3,6 +3,7 @@
 
 #include "ops/mla_prolog_v3/problem.hpp"
 #include "ops/prolog/formula.hpp"
+#include "run/taps.hpp"
 
 // Straight from the arguments: of the door only its refusals are used, not how it resolves modes and places.
 namespace dsakit::reference {
@@ -125,7 +126,9 @@ class Prolog {
     const Row x = row_at(a.token_x, t, hidden);
     Row c(static_cast<std::size_t>(rank));
     for (std::int64_t j = 0; j < rank; ++j) c[std::size_t(j)] = down(x, w_dq, a.dequant_scale_w_dq, t, j);
+    show("1.c", t, c);
     Row cq = corrected(norm(c, gamma_cq, float(a.rmsnorm_epsilon_cq)), a.qc_qr_scale);
+    show("2.cq", t, cq);
     float token_scale = 0;
     if (full || partial) {
       if (a.smooth_scales_cq.elements() > 0)
@@ -138,9 +141,12 @@ class Prolog {
           element<std::int8_t>(o.query_norm, t * rank + j) = codes[std::size_t(j)];
         element<float>(o.dequant_scale_q_norm, t) = token_scale;
       }
+      show("3.query_norm", t, codes.data(), cq);
+      show("3.query_norm_scale", t, token_scale);
     } else {
       cq = bf16_of(cq);
       if (a.query_norm_flag) put_bf16(o.query_norm, t, cq);
+      show("3.query_norm", t, cq);
     }
     for (std::int64_t h = 0; h < heads; ++h) head(t, h, cq, token_scale);
   }
@@ -155,11 +161,14 @@ class Prolog {
                               ? dequantise(std::int64_t(sum), token_scale, scale(a.dequant_scale_w_uq_qr, column))
                               : bf16_of(sum);
     }
-    const Row q = bf16_of(Row(m.begin(), m.begin() + nope));
-    Row rotated =
-        bf16_of(rope_to_half(Row(m.begin() + nope, m.end()), row_at(a.rope_cos, t, rope), row_at(a.rope_sin, t, rope)));
+    Row q = bf16_of(Row(m.begin(), m.begin() + nope)), q_rope(m.begin() + nope, m.end());
+    show("4.q_nope", t, q, h * nope);
+    show("4.q_rope", t, q_rope, h * rope);
+    Row rotated = bf16_of(rope_to_half(q_rope, row_at(a.rope_cos, t, rope), row_at(a.rope_sin, t, rope)));
+    show("6.query_rope", t * heads + h, rotated);
     Row qn(static_cast<std::size_t>(latent));
     for (std::int64_t j = 0; j < latent; ++j) qn[std::size_t(j)] = bf16_of(product(q, w_uk, h, j, 0, nope));
+    show("5.query", t * heads + h, qn);
     if (a.kv_cache_quant_mode == 1) {
       std::vector<std::int8_t> codes(qn.size());
       const float s = headq(qn.data(), latent, codes.data()), factor = scale(a.quant_scale_ckv, 0) / s;
@@ -179,10 +188,13 @@ class Prolog {
     Row m(static_cast<std::size_t>(latent + rope));
     for (std::int64_t j = 0; j < latent + rope; ++j)
       m[std::size_t(j)] = down(x, w_dkv_kr, a.dequant_scale_w_dkv_kr, t, j);
-    const Row kr = bf16_of(
+    show("7.kv", t, m);
+    Row kr = bf16_of(
         rope_to_half(Row(m.begin() + latent, m.end()), row_at(a.rope_cos, t, rope), row_at(a.rope_sin, t, rope)));
+    show("9.kr", t, kr);
     m.resize(std::size_t(latent));
-    const Row ckv = corrected(norm(m, gamma_ckv, float(a.rmsnorm_epsilon_ckv)), a.kc_scale);
+    Row ckv = corrected(norm(m, gamma_ckv, float(a.rmsnorm_epsilon_ckv)), a.kc_scale);
+    show("8.ckv", t, ckv);
     auto put = [&](const Tensor& cache, std::int64_t column, auto value) {
       std::memcpy(cell(a, cache, place, column), &value, sizeof value);
     };

@@ -184,10 +184,18 @@ const bf16* IndexerProlog::transformed(const bf16* in, int rows, const bf16* had
 void IndexerProlog::key_row(int r, const Scratch& s) const {
   const std::int64_t slot = slots_[r];
   if (slot < 0) return;
+  const auto tap = [&](const char* step, const bf16* k) {
+    if (taps_) taps_->row(step, DType::bf16, first_ + r, 0, p_.dim, k);
+  };
+  if (taps_) taps_->row("K1.k", DType::f32, first_ + r, 0, p_.dim, k_ + r * p_.dim);
   layer_norm(kernels_, k_ + r * p_.dim, p_.dim, gamma_, beta_, p_.epsilon, s.row);
   kernels_.round(s.row, p_.dim, s.in);
+  tap("K2.k", s.in);
   rotate_first(s.in, r, s);
-  kernels_.widen(transformed(s.in, 1, hadamard_k_, s), p_.dim, s.row);
+  tap("K3.k", s.in);
+  const bf16* k = transformed(s.in, 1, hadamard_k_, s);
+  tap("K4.k", k);
+  kernels_.widen(k, p_.dim, s.row);
   const float scale = quantise(kernels_, kPyPto, s.row, p_.dim, p_.k_cache.row<std::int8_t>(slot));
   if (p_.k_scale_cache.tensor.dtype == DType::f16) *p_.k_scale_cache.row<f16>(slot) = to_f16(scale);
   else *p_.k_scale_cache.row<float>(slot) = scale;
@@ -214,8 +222,14 @@ void IndexerProlog::head_block(std::int64_t i, const Scratch& s) const {
   const std::int64_t blocks = (p_.heads + kHeads - 1) / kHeads, h0 = i % blocks * kHeads;
   const int r = int(i / blocks), heads = int(std::min<std::int64_t>(kHeads, p_.heads - h0));
   bf16* q = q_ + r * q_width_ + h0 * p_.dim;
+  const auto tap = [&](const char* step, const bf16* rows) {
+    if (taps_) taps_->row(step, DType::bf16, first_ + r, h0 * p_.dim, heads * p_.dim, rows);
+  };
+  tap("Q2.q", q);
   for (int h = 0; h < heads; ++h) rotate_first(q + h * p_.dim, r, s);
+  tap("Q3.q", q);
   const bf16* rows = transformed(q, heads, hadamard_q_, s);
+  tap("Q4.q", rows);
   for (int h = 0; h < heads; ++h) {
     const std::int64_t out = (first_ + r) * p_.heads + h0 + h;
     kernels_.widen(rows + h * p_.dim, p_.dim, s.row);

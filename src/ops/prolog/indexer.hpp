@@ -60,6 +60,7 @@ class IndexerProlog {
   const Kernels& kernels_;
   const HiddenTile& hidden_;
   const MlaProlog* query_;
+  Taps* const taps_ = taps;
   std::int64_t first_ = 0, codes_stride_, q_width_, scratch_bytes_;
   int count_ = 0;
   bool same_products_;

@@ -203,8 +203,10 @@ void MlaProlog::query_row(int r, const Scratch& s) const {
   float* y = s.row;
   rms_norm(kernels_, p_.numerics.norm, c_ + r * n, n, gamma_cq_, p_.epsilon_cq, y);
   multiply(y, p_.query_factor, n);
+  if (taps_) taps_->row("1.c", DType::f32, token, 0, n, c_ + r * n), taps_->row("2.cq", DType::f32, token, 0, n, y);
   if (!p_.quantised_query()) {
     kernels_.round(y, n, q_norm_ + r * n);
+    if (taps_) taps_->row("3.query_norm", DType::bf16, token, 0, n, q_norm_ + r * n);
     if (p_.q_norm.tensor.data) std::memcpy(p_.q_norm.row<bf16>(token), q_norm_ + r * n, std::size_t(n) * sizeof(bf16));
     if (q_norm_wide_) kernels_.widen(q_norm_ + r * n, n, q_norm_wide_ + r * n);
     return;
@@ -218,6 +220,10 @@ void MlaProlog::query_row(int r, const Scratch& s) const {
   auto* codes = reinterpret_cast<std::int8_t*>(y + n);
   scales_[r] = quantise(kernels_, p_.numerics, y, n, codes);
   bias_codes(codes, n, codes_ + r * codes_stride_);
+  if (taps_) {
+    taps_->row("3.query_norm", DType::i8, token, 0, n, codes);
+    taps_->row("3.query_norm_scale", DType::f32, token, 0, 1, scales_ + r);
+  }
   if (!p_.q_norm.tensor.data) return;
   std::memcpy(p_.q_norm.row<std::int8_t>(token), codes, std::size_t(n));
   *p_.q_norm_scale.row<float>(token) = scales_[r];
@@ -229,10 +235,16 @@ void MlaProlog::key_row(int r, const Scratch& s) const {
   if (slot < 0) return;
   const float* x = kv_ + r * (n + p_.rope);
   float* y = s.row;
+  const bool pypto = p_.numerics.rounds_before_quantising;  // where the pages number differently
   rotate(RopeLayout::interleaved_to_half, x + n, cos_ + r * p_.rope, sin_ + r * p_.rope, p_.rope / 2, y);
+  if (taps_) {
+    taps_->row("7.kv", DType::f32, first_ + r, 0, n + p_.rope, x);
+    taps_->row(pypto ? "8.kr" : "9.kr", DType::f32, first_ + r, 0, p_.rope, y);
+  }
   store_key(slot, y, s);
   rms_norm(kernels_, p_.numerics.norm, x, n, gamma_ckv_, p_.epsilon_ckv, y);
   multiply(y, p_.latent_factor, n);
+  if (taps_) taps_->row(pypto ? "9.ckv" : "8.ckv", DType::f32, first_ + r, 0, n, y);
   store_latent(slot, y, s);
 }
 
@@ -305,6 +317,13 @@ void MlaProlog::head(std::int64_t h, const Scratch& s) const {
     rotate(RopeLayout::interleaved_to_half, input, cos_ + r * p_.rope, sin_ + r * p_.rope, p_.rope / 2, y);
     bf16* rotated = p_.query_rope.row<bf16>(out);
     kernels_.round(y, p_.rope, rotated);
+    if (taps_) {
+      taps_->row("4.q_nope", DType::bf16, first_ + r, h * p_.nope, p_.nope, q - p_.nope + r * q_width_);
+      taps_->row("4.q_rope", DType::f32, first_ + r, h * p_.rope, p_.rope, input);
+      const bf16* query = p_.query_codes() ? s.query + r * p_.latent : p_.query_nope.row<bf16>(out);
+      taps_->row("5.query", DType::bf16, out, 0, p_.latent, query);
+      taps_->row("6.query_rope", DType::bf16, out, 0, p_.rope, rotated);
+    }
     if (!p_.query_codes()) continue;
     // The query's codes and the latent's have scales; attention adds the rope's products before it takes them off.
     const float scale = code_query(out, s.query + r * p_.latent, s);

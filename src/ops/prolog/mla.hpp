@@ -4,6 +4,7 @@
 
 #include "ops/prolog/mla_problem.hpp"
 #include "ops/prolog/tile.hpp"
+#include "run/taps.hpp"
 
 namespace dsakit::prolog {
 
@@ -47,6 +48,7 @@ class MlaProlog {
   const MlaProblem& p_;
   const Kernels& kernels_;
   const HiddenTile& hidden_;
+  Taps* const taps_ = taps;
   std::int64_t first_ = 0, codes_stride_, q_width_, scratch_bytes_;
   int count_ = 0;
   bool same_products_;

@@ -5,6 +5,7 @@
 
 #include "ops/indexer/reference.hpp"
 #include "ops/quant_lightning_indexer/problem.hpp"
+#include "run/taps.hpp"
 
 namespace dsakit::reference {
 namespace {
@@ -39,6 +40,7 @@ void quant_lightning_indexer(const QuantLightningIndexerArgs& args, const QuantL
       }
       score[std::size_t(j)] = sum * p.key_scale_at(s, j);
     }
+    show("4.scores", row, score);
     indexer::write_list(p, row, score);
   });
 }
