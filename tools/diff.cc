@@ -9,9 +9,11 @@
 
 #include "case_files.hpp"
 #include "commands.hpp"
-#include "core/view.hpp"
+#include "debug/apart.hpp"
 #include "debug/compare.hpp"
 #include "debug/rule.hpp"
+#include "debug/steps.hpp"
+#include "ops/describe_text.hpp"
 
 namespace dsakit::tools {
 namespace {
@@ -24,7 +26,8 @@ constexpr double kJump = 10;  // an output this many times further apart than th
 /// Whether a case computes, from its own inputs, what it has recorded: equal bits, or the rule.
 struct Own {
   bool holds = true;
-  std::string first;  // the output that departs
+  std::string first;  // that departs: an output
+  std::string step{};  // or, where they are recorded, a step
 };
 
 Own own_of(const Case& c) {
@@ -33,7 +36,7 @@ Own own_of(const Case& c) {
     return {outcome.refusal && c.refusal() && outcome.refusal->what() == *c.refusal(), "status"};
   for (const Pair& pair : pairs_of(c, "out", outcome)) {
     if (pair.mismatch.empty() && compare_bits(pair, nan_fails(c)).equal()) continue;
-    if (!judge("dsakit", c.op(), pair).passes) return {false, pair.key};
+    if (!judge("dsakit", c.op(), pair).passes) return {false, pair.key, first_departing_step(c)};
   }
   return {};
 }
@@ -49,23 +52,6 @@ std::optional<std::int64_t> label(const Case& c, const char* name) {
 std::string label_text(const Case& c, const char* name) {
   const auto value = label(c, name);
   return value ? std::to_string(*value) : "-";
-}
-
-/// How far two recordings of a group are apart: rms of the difference over rms, the largest of its tensors; nothing
-/// where no two have one shape.
-std::optional<double> distance(const Case& a, const Case& b, std::string_view group) {
-  std::optional<double> most;
-  for (const Pair& pair : pairs_of(a, group, b, group)) {
-    if (!pair.mismatch.empty()) continue;
-    double error = 0, size = 0;
-    each_element(pair, [&](std::int64_t i, std::int64_t j) {
-      const double x = number_at(pair.recorded, offset_of(pair.recorded, i));
-      const double y = number_at(pair.computed, offset_of(pair.computed, j));
-      if (std::isfinite(x) && std::isfinite(y)) error += (x - y) * (x - y), size += x * x;
-    });
-    most = std::max(most.value_or(0), error == 0 ? 0 : std::sqrt(error / std::max(size, 1e-300)));
-  }
-  return most;
 }
 
 std::string distance_text(const std::optional<double>& d) {
@@ -89,13 +75,43 @@ struct Row {
   bool jumps() const { return outputs_jump() || inputs_jump(); }
 };
 
-/// By operator, layer, step and how often that has come.
+/// Where a jump of the outputs begins: the first step, or else the first output, as far apart as they are.
+struct Jump {
+  std::string_view group;
+  std::string name;
+};
+std::optional<Jump> jump_of(const Row& row) {
+  for (const std::string_view group : {"tap", "out"})
+    for (const Apart& one : apart(row.a, *row.b, group))
+      if (one.distance > 0 && one.distance >= kJump * row.inputs.value_or(0)) return Jump{group, one.name};
+  return {};
+}
+
+/// "step 3 query_norm"
+std::string step_text(std::string step) {
+  if (const std::size_t dot = step.find('.'); dot != step.npos) step[dot] = ' ';
+  return "step " + step;
+}
+
+std::string loss_text(const RowLoss& l) {
+  return fmt::format("row {}: SQNR {:.1f} dB (median {:.1f}), {:.1f} without channel {}; {:.0f} % zeros; scale {:.3g} = "
+                     "{:.3g} x median",
+                     l.row, l.sqnr, l.median, l.without, l.channel, 100 * l.zeros, l.scale, l.times);
+}
+
+/// By operator, layer, step and how often that has come; a quantised operator beside its twin.
 using Place = std::tuple<std::string, std::int64_t, std::int64_t, int>;
+Place place_of_call(const Case& c) {
+  std::string_view op = c.op().name;
+  for (const std::string_view prefix : {"kv_quant_", "quant_"})
+    if (op.starts_with(prefix) && find_operator(op.substr(prefix.size()))) op.remove_prefix(prefix.size());
+  return {std::string(op), label(c, "layer").value_or(-1), label(c, "step").value_or(-1), 0};
+}
 std::map<Place, Case> by_place(const std::string& path) {
   std::map<Place, Case> all;
   for (const std::string& file : case_files({path})) {
     Case c = read_case(file);
-    Place place{std::string(c.op().name), label(c, "layer").value_or(-1), label(c, "step").value_or(-1), 0};
+    Place place = place_of_call(c);
     while (all.contains(place)) ++std::get<3>(place);
     all.emplace(std::move(place), std::move(c));
   }
@@ -110,13 +126,13 @@ std::vector<Row> rows_of(const DiffOptions& options) {
   for (const std::string& file : case_files({options.path})) {
     Row row;
     row.file = file, row.a = read_case(file);
-    Place place{std::string(row.a.op().name), label(row.a, "layer").value_or(-1), label(row.a, "step").value_or(-1), 0};
+    Place place = place_of_call(row.a);
     std::get<3>(place) = seen[place]++;
     if (!options.other.empty()) {
       const auto other = others.find(place);
       if (other == others.end()) continue;  // nothing to set it beside
       row.b = other->second;
-      row.inputs = distance(row.a, *row.b, "in"), row.outputs = distance(row.a, *row.b, "out");
+      row.inputs = distance(apart(row.a, *row.b, "in")), row.outputs = distance(apart(row.a, *row.b, "out"));
       row.own_b = own_of(*row.b);
     }
     row.own_a = own_of(row.a);
@@ -129,8 +145,12 @@ std::vector<Row> rows_of(const DiffOptions& options) {
 }
 
 std::string note_of(const Row& row, const Row* first) {
-  if (!row.own_a.holds) return "first departing output: " + row.own_a.first;
-  if (!row.own_b.holds) return "first departing output of B: " + row.own_b.first;
+  const auto departs = [](const Own& own, const char* of) {
+    return own.step.empty() ? fmt::format("first departing output{}: {}", of, own.first)
+                            : fmt::format("departs from {}{} on", own.step, of);
+  };
+  if (!row.own_a.holds) return departs(row.own_a, "");
+  if (!row.own_b.holds) return departs(row.own_b, " of B");
   if (row.b && &row == first && row.inputs_jump()) return "inputs written between the calls";
   if (row.b && &row == first && row.factor() > 0) return fmt::format("x {:.0f}", row.factor());
   return first && &row > first && (!row.b || row.outputs.value_or(0) > 0) ? "inherited" : "";
@@ -153,15 +173,28 @@ int diff(const DiffOptions& options) {
     equal = equal && (!two || (row.outputs && *row.outputs == 0));
   }
   const Row* first = departs ? departs : jumps;
-  const std::string verdict = departs ? "operator" : !two || equal ? "agrees" : "undecided";
+  const std::optional<Jump> jump = !departs && jumps && jumps->outputs_jump() ? jump_of(*jumps) : std::nullopt;
+  const std::optional<RowLoss> loss = jump ? row_loss(jumps->a, *jumps->b, jump->group, jump->name) : std::nullopt;
+  const std::string verdict = departs                   ? "operator"
+                              : !two || equal           ? "agrees"
+                              : loss && loss->is_loss() ? "quantisation"
+                                                        : "undecided";
   std::string said = two ? "all outputs are equal" : "every result follows from its own inputs";
   const auto call = [](const Row& row) {
     return fmt::format("call {}, {}", label_text(row.a, "sequence"), row.a.op().name);
   };
-  if (departs) said = fmt::format("{} does not follow from its own inputs", call(*departs));
+  if (departs) {
+    const std::string& step = departs->own_a.holds ? departs->own_b.step : departs->own_a.step;
+    said = fmt::format("{} does not follow from its own inputs", call(*departs));
+    if (!step.empty()) said += ", from " + step + " on";
+  }
   else if (jumps && !jumps->outputs_jump())
     said = fmt::format("inputs of {}, were written between the calls", call(*jumps));
-  else if (jumps) said = fmt::format("first jump at {}", call(*jumps));
+  else if (jumps) {
+    said = fmt::format("first jump at {}", call(*jumps));
+    if (label(jumps->a, "layer")) said += ", layer " + label_text(jumps->a, "layer");
+    if (jump) said += ", " + (jump->group == "tap" ? step_text(jump->name) : jump->name);
+  }
   else if (!equal) said = fmt::format("outputs differ, and none by {} times more than its inputs", kJump);
 
   ordered_json calls = ordered_json::array();
@@ -186,10 +219,17 @@ int diff(const DiffOptions& options) {
                   {"outputs", row.outputs ? ordered_json(*row.outputs) : nullptr}});
     calls.push_back(std::move(one));
   }
+  if (loss) table += "  " + loss_text(*loss) + "\n";
   if (options.json)
     fmt::print(
         "{}\n",
-        ordered_json{{"schema", "dsakit.diff/1"}, {"verdict", verdict}, {"said", said}, {"calls", calls}}.dump(2));
+        ordered_json{{"schema", "dsakit.diff/1"},
+                     {"verdict", verdict},
+                     {"said", said},
+                     {"calls", calls},
+                     {"jump", jump ? ordered_json(jump->name) : nullptr},
+                     {"loss", loss ? ordered_json(loss_text(*loss)) : nullptr}}
+            .dump(2));
   else fmt::print("{}: {}\n{}", verdict, said, options.quiet ? "" : table);
   return verdict == "agrees" ? 0 : 1;
 }

@@ -115,6 +115,48 @@ def test_diff_finds_what_was_written_between_the_calls(dump, tmp_path):
     assert [c["note"] for c in report["calls"]][3:] == ["inputs written between the calls", "inherited", "inherited"]
 
 
+def prologs(folder):
+    """Layer 3 with int8 and with bf16 weights of the same values; token 5 has one channel far above the others."""
+    a = debug.golden("mla_prolog_v3", He=128, Hcq=1536, weight_quant_mode=1)
+    x, down = a["in.token_x"], a["in.weight_dq"]
+    x[:, 0], down[:, 413], down[0, 413] = 0, 0, 4
+    x[5, 0] = 64
+    a["in.token_x"], a["in.weight_dq"] = x, down
+    a["in.dequant_scale_w_uq_qr"] = np.full_like(a["in.dequant_scale_w_uq_qr"], 2.0**-10)
+    b = a.copy()
+    b.attributes["weight_quant_mode"] = 0
+    del b["in.dequant_scale_w_uq_qr"]
+    b["in.weight_uq_qr"] = (a["in.weight_uq_qr"].astype(np.float32) * 2.0**-10).astype(ml_dtypes.bfloat16)
+    for name, case in (("w8a8", a), ("bf16", b)):
+        with dsakit.capture(folder / name, taps="all"):
+            dsakit.mark(step=0, layer=3)
+            assert case.run().refusal is None
+    return folder / "w8a8", folder / "bf16"
+
+
+def test_diff_of_codes_and_floats_names_the_step_and_the_row(tmp_path):
+    a, b = prologs(tmp_path)
+    out = command("diff", a, b, status=1)
+    assert out.startswith("quantisation: first jump at call ")
+    assert out.splitlines()[0].endswith(", mla_prolog_v3, layer 3, step 3 query_norm")
+    assert "equal" in out.splitlines()[2]  # inputs: codes are compared as what they are worth
+    assert " row 5: SQNR " in out and " without channel 413; " in out and " x median" in out
+
+
+def test_diff_names_the_step_that_departs(tmp_path):
+    a, _ = prologs(tmp_path)
+    (file,) = a.glob("0*")
+
+    def rotate_wrongly(case):
+        for key in ("tap.6.query_rope", "out.query_rope"):
+            case[key] = -case[key]
+
+    edit(file, rotate_wrongly)
+    out = command("diff", a, status=1)
+    assert out.splitlines()[0].endswith("does not follow from its own inputs, from step 6 query_rope on")
+    assert "the recorded steps depart from step 6 query_rope on" in command("replay", file, status=1)
+
+
 def test_verbose_lines_are_summed_up(tmp_path):
     program = """
 import numpy as np, dsakit
