@@ -108,7 +108,7 @@ struct DescribeOptions {
 int describe(const DescribeOptions&);
 
 struct ReplayOptions {
-  std::vector<std::string> paths{};  // case files and folders of them
+  std::vector<std::string> paths{};  // case files and folders of them; lines of DSAKIT_VERBOSE and files of them
   std::string isa{};                 // "all": every rung of this machine
   std::vector<int> threads{};        // empty: as any other call
   bool reference = false, strides = false, json = false, quiet = false;

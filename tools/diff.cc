@@ -94,8 +94,8 @@ std::string step_text(std::string step) {
 }
 
 std::string loss_text(const RowLoss& l) {
-  return fmt::format("row {}: SQNR {:.1f} dB (median {:.1f}), {:.1f} without channel {}; {:.0f} % zeros; scale {:.3g} = "
-                     "{:.3g} x median",
+  return fmt::format("row {}: SQNR {:.1f} dB (median {:.1f}), {:.1f} without channel {}; {:.0f} % zeros; "
+                     "scale {:.3g} = {:.3g} x median",
                      l.row, l.sqnr, l.median, l.without, l.channel, 100 * l.zeros, l.scale, l.times);
 }
 

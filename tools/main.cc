@@ -231,7 +231,7 @@ int main(int argc, char** argv) {
 
   ReplayOptions replay_options;
   auto* replay_command = app.add_subcommand("replay", "Compute recorded calls again: equal bits, or the rule");
-  replay_command->add_option("FILE", replay_options.paths, "Case files, or folders of them")->required();
+  replay_command->add_option("FILE", replay_options.paths, "Case files, or folders of them; a line of DSAKIT_VERBOSE, or a file of them:\neach call is timed with other numbers of those sizes")->required();
   replay_command->add_option("--isa", replay_options.isa, "An instruction set, or all that this machine has");
   replay_command->add_option("--threads", replay_options.threads, "Numbers of threads, such as 1,2")
       ->delimiter(',')
@@ -241,7 +241,7 @@ int main(int argc, char** argv) {
   replay_command->add_flag("--json", replay_options.json, "Machine-readable");
   replay_command->add_flag("--quiet", replay_options.quiet, "The verdict alone");
   replay_command->footer("Examples:\n  dsakit replay dump/000017-quant_lightning_indexer-r0-4711.safetensors\n"
-                         "  dsakit replay dump --isa all --threads 1,2");
+                         "  dsakit replay dump --isa all --threads 1,2\n  dsakit replay calls.csv");
 
   CheckOptions check_options;
   auto* check_command = app.add_subcommand("check", "Judge recorded results by a rule");

@@ -1,14 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "case_files.hpp"
 #include "commands.hpp"
 #include "debug/compare.hpp"
+#include "debug/golden.hpp"
 #include "debug/rule.hpp"
 #include "debug/steps.hpp"
+#include "debug/verbose.hpp"
 #include "dsakit/version.hpp"
+#include "io/file.hpp"
 
 namespace dsakit::tools {
 namespace {
@@ -94,9 +101,74 @@ std::vector<std::string> isas_of(const ReplayOptions& options) {
   return all;
 }
 
+/// The columns of the calls of a line, or of a file of lines; none of anything else.
+std::vector<std::vector<std::string>> lines_in(const std::string& path) {
+  if (auto line = parse_verbose(path)) return {std::move(*line)};
+  std::vector<std::vector<std::string>> lines;
+  if (std::filesystem::is_directory(path) || path.ends_with(".safetensors")) return lines;
+  const std::string text = io::text_of(path);
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    if (auto line = parse_verbose(std::string_view(text).substr(at, end - at))) lines.push_back(std::move(*line));
+    at = end + 1;
+  }
+  return lines;
+}
+
+/// Median of five, the first left out: numbers are others than those of the call, sizes and modes the same.
+double seconds_of(const Case& c, const Execution& how) {
+  std::vector<double> times;
+  for (int i = 0; i < 6; ++i) {
+    const Outcome outcome = execute(c, how);
+    if (outcome.refusal) throw *outcome.refusal;
+    if (i > 0) times.push_back(outcome.seconds);
+  }
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
+/// Calls that are refused are passed over.
+int replay_lines(const ReplayOptions& options, const std::vector<std::vector<std::string>>& lines) {
+  constexpr std::size_t kTime = 7, kStatus = 10;
+  static_assert(kVerboseFields[kTime] == "us" && kVerboseFields[kStatus] == "status");
+  ordered_json calls = ordered_json::array();
+  std::string table;
+  double then = 0, now = 0;
+  for (const auto& line : lines) {
+    if (line[kStatus] != "OK") continue;
+    const CallOfLine call = call_of(line);
+    const Case c = made_call(call.op, call.settings);
+    ordered_json runs = ordered_json::array();
+    const double before = std::atof(line[kTime].c_str());
+    then += before;
+    table += fmt::format("  {:>5}  {:<34} {:>12.1f} us then", line[0], call.op, before);
+    for (const std::string& isa : isas_of(options))
+      for (const int threads : options.threads.empty() ? std::vector<int>{0} : options.threads) {
+        Context context({.threads = threads, .isa = isa});
+        const double us = 1e6 * seconds_of(c, {.reference = options.reference, .context = &context});
+        if (runs.empty()) now += us;
+        table += fmt::format(", {:.1f} {} x {}", us, context.isa(), context.threads());
+        runs.push_back({{"isa", context.isa()}, {"threads", context.threads()}, {"microseconds", us}});
+      }
+    table += "\n";
+    calls.push_back({{"sequence", line[0]}, {"operator", call.op}, {"microseconds", before}, {"runs", runs}});
+  }
+  if (options.json) fmt::print("{}\n", ordered_json{{"schema", "dsakit.replay.lines/1"}, {"calls", calls}}.dump(2));
+  else
+    fmt::print("{} of {} calls: {:.1f} us then, {:.1f} now\n{}", calls.size(), lines.size(), then, now,
+               options.quiet ? "" : table);
+  return 0;
+}
+
 }  // namespace
 
 int replay(const ReplayOptions& options) {
+  std::vector<std::vector<std::string>> calls;  // of lines
+  for (const std::string& path : options.paths) {
+    auto more = lines_in(path);
+    calls.insert(calls.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+  }
+  if (!calls.empty()) return replay_lines(options, calls);
   ordered_json cases = ordered_json::array();
   std::string lines;
   int agreeing = 0, files = 0;

@@ -16,15 +16,16 @@ namespace {
 
 struct Sum {
   std::int64_t calls = 0, refused = 0;
-  double microseconds = 0, longest = 0, bytes = 0;
+  double microseconds = 0, longest = 0, bytes = 0, operations = 0;
 };
 
 }  // namespace
 
 int verbose(const VerboseOptions& options) {
-  constexpr std::size_t kCall = 1, kTime = 7, kRate = 8, kStatus = 9;
+  constexpr std::size_t kCall = 1, kTime = 7, kRate = 8, kOperations = 9, kStatus = 10;
   static_assert(debug::kVerboseFields[kCall] == "call" && debug::kVerboseFields[kTime] == "us" &&
-                debug::kVerboseFields[kRate] == "gbps" && debug::kVerboseFields[kStatus] == "status");
+                debug::kVerboseFields[kRate] == "gbps" && debug::kVerboseFields[kOperations] == "gops" &&
+                debug::kVerboseFields[kStatus] == "status");
   std::map<std::string, Sum> sums;
   Sum all;
   const std::string text = io::text_of(options.log);
@@ -38,6 +39,7 @@ int verbose(const VerboseOptions& options) {
       ++sum->calls, sum->refused += (*fields)[kStatus] != "OK";
       sum->microseconds += us, sum->longest = std::max(sum->longest, us);
       sum->bytes += us * std::atof((*fields)[kRate].c_str()) * 1e3;
+      sum->operations += us * std::atof((*fields)[kOperations].c_str()) * 1e3;
     }
   }
   if (all.calls == 0)
@@ -53,16 +55,19 @@ int verbose(const VerboseOptions& options) {
                        {"calls", s.calls},
                        {"refused", s.refused},
                        {"microseconds", s.microseconds},
-                       {"longest", s.longest}});
+                       {"longest", s.longest},
+                       {"bytes", s.bytes},
+                       {"operations", s.operations}});
     fmt::print("{}\n", nlohmann::ordered_json{{"schema", "dsakit.verbose/1"}, {"calls", calls}}.dump(2));
     return 0;
   }
-  fmt::print("{} calls, {:.3f} ms\n  {:<48} {:>8} {:>10} {:>6} {:>10} {:>10} {:>8}\n", all.calls,
-             all.microseconds * 1e-3, "call", "calls", "ms", "%", "us each", "longest", "GB/s");
+  fmt::print("{} calls, {:.3f} ms\n  {:<48} {:>8} {:>10} {:>6} {:>10} {:>10} {:>8} {:>8}\n", all.calls,
+             all.microseconds * 1e-3, "call", "calls", "ms", "%", "us each", "longest", "GB/s", "GOP/s");
   for (const auto& [name, s] : rows)
-    fmt::print("  {:<48} {:>8} {:>10.3f} {:>6.1f} {:>10.1f} {:>10.1f} {:>8.1f}{}\n", name, s.calls,
+    fmt::print("  {:<48} {:>8} {:>10.3f} {:>6.1f} {:>10.1f} {:>10.1f} {:>8.1f} {:>8.1f}{}\n", name, s.calls,
                s.microseconds * 1e-3, 100 * s.microseconds / std::max(all.microseconds, 1e-9),
                s.microseconds / double(s.calls), s.longest, s.bytes / std::max(s.microseconds, 1e-9) * 1e-3,
+               s.operations / std::max(s.microseconds, 1e-9) * 1e-3,
                s.refused ? fmt::format("  {} refused", s.refused) : "");
   return 0;
 }

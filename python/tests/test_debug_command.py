@@ -173,6 +173,11 @@ except dsakit.Error: pass
         run, env=os.environ | {"DSAKIT_VERBOSE": "1"}, check=True, timeout=120, capture_output=True, text=True
     )
     assert done.stdout == "" and done.stderr.count("dsakit,1,exec,") == 4
+    out = command("replay", log, "--threads", "1,2")
+    assert out.startswith("3 of 4 calls: ") and out.count(" us then") == 4 and out.count(" x 2") == 3
+    line = next(text for text in log.read_text().splitlines() if text.startswith("dsakit,1,exec,"))
+    report = json.loads(command("replay", line, "--json"))
+    assert report["calls"][0]["operator"] == "rms_norm" and report["calls"][0]["runs"][0]["microseconds"] > 0
     (tmp_path / "other").write_text("nothing\n")
     assert "no line of a call" in command("verbose", tmp_path / "other", status=3)
 

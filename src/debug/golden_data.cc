@@ -138,7 +138,8 @@ class Filling {
   // ---- integers
 
   static void put(Stored& s, const Integers& values) {
-    for (std::size_t i = 0; i < values.size(); ++i) set_number(s, std::int64_t(i), double(values[i]));
+    const auto n = std::min(values.size(), std::size_t(s.elements()));  // one length may be that of all sequences
+    for (std::size_t i = 0; i < n; ++i) set_number(s, std::int64_t(i), double(values[i]));
   }
 
   Integers totals(Integers counts) const {

@@ -134,9 +134,12 @@ const std::vector<Form> kForms{
      "B=1 S1=4 S2=64 query=[Nq,S1,D] key=[Nk,S2,D/codes] value=[Nk,S2,Dv/codes]"},
     {"fused_infer*", "key=int32", "codes=8"},
     {"fused_infer*", "query_rope=given", "key_rope=given"},
+    {"fused_infer*", "query_rope=float16", "key_rope=float16"},
+    {"fused_infer*", "query_rope=bfloat16", "key_rope=bfloat16"},
+    {"fused_infer*", "query_rope=float32", "key_rope=float32"},
     {"fused_infer*", "block_table=given",
-     "Lk=64 block_size=16 columns=ceil(Lk/block_size) S2=columns*block_size block_num=B*columns+1 block_table=[B,columns] "
-     "key=[block_num,block_size,Nk*D/codes] value=[block_num,block_size,Nk*Dv/codes] "
+     "Lk=64 block_size=16 columns=ceil(Lk/block_size) S2=columns*block_size block_num=B*columns+1 "
+     "block_table=[B,columns] key=[block_num,block_size,Nk*D/codes] value=[block_num,block_size,Nk*Dv/codes] "
      "actual_seq_kvlen=[B]"},
     {"fused_infer*", "sparse_mode=1", "atten_mask=[S1,S2]"},
     {"fused_infer*", "atten_mask=given", "atten_mask=[S1,S2]"},

@@ -162,6 +162,7 @@ std::optional<DType> dtype_named(std::string_view name) {
 Plan::Plan(const Operator& op, const Settings& settings) : op_(op) {
   for (const auto& [name, value] : settings) take(name, value, true);
   apply_forms();
+  axes_of_shapes();
   if (data_ == 19) shift_width();
   for (const auto& [name, value] : values_)
     if (const Parameter* p = parameter(name)) attributes_[name] = attribute_of(*p, value);
@@ -241,7 +242,10 @@ void Plan::take_tensor(const Parameter& p, std::string_view value, bool asked) {
     // What a caller asked for stays.
     const char* part = &to == &words.dtype ? ".dtype" : &to == &words.shape ? ".shape" : "";
     const std::string key = std::string(p.field.name) + part;
-    if (!asked && asked_tensors_.contains(key)) return;
+    if (!asked && asked_tensors_.contains(key)) {
+      if (&to == &words.shape) words.usual = text;
+      return;
+    }
     if (asked) asked_tensors_.insert(key);
     to = text;
     if (asked || !words.given) words.given = true;
@@ -304,6 +308,36 @@ void Plan::apply_forms() {
   for (const Form& form : kForms)
     if (fits(form.ops, op_.name) && holds(form.when))
       each_word(form.words, [&](std::string_view name, std::string_view value) { take(name, value, false); });
+}
+
+/// Axes are what the shapes say that a caller asked for: the first ones of as many axes whose names are all known.
+void Plan::axes_of_shapes() {
+  for (const Parameter& p : op_.parameters) {
+    const auto words = words_.find(p.field.name);
+    if (words == words_.end() || !asked_tensors_.contains(std::string(p.field.name) + ".shape")) continue;
+    const auto shape = shape_in_words(words->second.shape);
+    const std::string usual = words->second.usual.empty() ? std::string(p.field.shape) : words->second.usual;
+    for (std::size_t begin = usual.find('['); shape && begin != usual.npos; begin = usual.find('[', begin + 1)) {
+      const std::size_t end = std::min(usual.find(']', begin), usual.size());
+      const auto axes = split(std::string_view(usual).substr(begin + 1, end - begin - 1), ',');
+      bool fits = axes.size() == shape->size();
+      for (std::size_t a = 0; fits && a < axes.size(); ++a) {
+        const std::string_view axis = trimmed(axes[a]);
+        const auto number = integer_of(axis);
+        fits = number ? *number == (*shape)[a] : Expression(*this, axis).value().has_value();
+      }
+      if (!fits) continue;
+      for (std::size_t a = 0; a < axes.size(); ++a) {
+        const auto axis = axes_.find(trimmed(axes[a]));
+        if (axis != axes_.end() && !asked_.contains(axis->first)) axis->second = std::to_string((*shape)[a]);
+      }
+      break;
+    }
+  }
+  // A table says how many keys there may be.
+  for (const char* columns : {"columns", "max_blocks"})
+    if (const auto at = axes_.find(columns); at != axes_.end() && integer_of(at->second) && !asked_.contains("Lk"))
+      axes_["Lk"] = at->second + "*block_size";
 }
 
 /// V19: widths 1..257, by the seed. The width is the last axis of the first tensor.
@@ -460,6 +494,7 @@ std::optional<Integers> Plan::shape_of_text(std::string_view text) const {
     const auto value = Expression(*this, with.substr(0, with.find(' '))).value();
     if (before.empty() || !value) return {};
     instead_[std::string(before)] = std::to_string(*value);
+    if (before == "D") instead_["codes"] = "1";  // the rope part of int4 keys is no int4
     shape = shape_of(*other);
     instead_.clear();
   }

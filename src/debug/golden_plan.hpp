@@ -62,6 +62,7 @@ class Plan {
  private:
   struct Words {  // of one tensor
     std::string dtype, shape, alias, values;
+    std::string usual;  // shape of the form where the caller asked for one
     std::optional<bool> given;
     Format format = Format::ND;
   };
@@ -75,6 +76,7 @@ class Plan {
   bool holds(std::string_view when) const;
   void apply_forms();
   void shift_width();
+  void axes_of_shapes();
   Attribute attribute_of(const Parameter&, const std::string& value) const;
   void plan_tensors();
   bool is_given(const Parameter&) const;

@@ -98,6 +98,7 @@ TEST(Golden, ModesBringAlongWhatTheyNeed) {
            {"fused_infer_attention_score_v2", "key=int8 key_quant_mode=3"},
            {"fused_infer_attention_score_v2", "key=int8 key_quant_mode=5 block_table=given data=V15"},
            {"fused_infer_attention_score_v2", "key=int32"},
+           {"fused_infer_attention_score_v2", "key=int32 query_rope=given"},
            {"fused_infer_attention_score_v2", "query=int8 block_table=given input_layout=BSND"},
            {"fused_infer_attention_score_v2", "sparse_mode=4 pse_shift=given pre_tokens=3 next_tokens=2"},
            {"quant_matmul", "pertoken_scale=given bias=given"},

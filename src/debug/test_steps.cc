@@ -80,10 +80,9 @@ TEST(Steps, TheFastWayHasTheSameBitsWhileSomebodyLooksAndItsStepsFollowFromEachO
     for (const Pair& pair : pairs_of(c, "out", plain))
       EXPECT_TRUE(compare_bits(pair, false).equal()) << name_of(call) << " " << pair.key;
     const auto findings = judge_steps(c);
-    EXPECT_GE(findings.size(), call.op == std::string("lightning_indexer") ||
-                                       call.op == std::string("quant_lightning_indexer")
-                                   ? 1u
-                                   : 3u)
+    EXPECT_GE(
+        findings.size(),
+        call.op == std::string("lightning_indexer") || call.op == std::string("quant_lightning_indexer") ? 1u : 3u)
         << name_of(call);
     for (const StepFinding& f : findings) {
       EXPECT_FALSE(f.departs) << name_of(call) << " " << f.step << " row " << f.row << " column " << f.column << ": "
@@ -129,9 +128,8 @@ TEST(Steps, AMistakeIsFoundWhereItIsAndNowhereBehind) {
 
 TEST(Steps, ARecordingHasThoseThatWereAskedFor) {
   const Case made = made_call("mla_prolog_v3", {{"weight_quant_mode", "1"}});
-  for (const auto& [taps, wanted] : {std::pair<std::vector<std::string>, std::size_t>{{"all"}, 11},
-                                     {{"3.query_norm", "7.kv"}, 2},
-                                     {{}, 0}}) {
+  for (const auto& [taps, wanted] :
+       {std::pair<std::vector<std::string>, std::size_t>{{"all"}, 11}, {{"3.query_norm", "7.kv"}, 2}, {{}, 0}}) {
     const io::TestFolder folder;
     const Capture capture({.path = folder.path(), .taps = taps});
     (void)execute(made);

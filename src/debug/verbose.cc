@@ -12,6 +12,7 @@
 #include "debug/addressing.hpp"
 #include "debug/bind.hpp"
 #include "debug/case_json.hpp"
+#include "debug/operations.hpp"
 #include "debug/record.hpp"
 #include "io/durable.hpp"
 
@@ -151,14 +152,16 @@ class Verbose : public Watcher {
           name_("dsakit." + std::string(a.op->name)) {
       tensors_ = tensors_of(a), modes_ = modes_of(a);
       if (!readable(a)) return;  // to be refused
-      work_ = work_of(a), bytes_ = bytes_of(a, pages_of(a));
+      work_ = work_of(a), bytes_ = bytes_of(a, pages_of(a)), arguments_ = a;
     }
 
     void end(const Error* refusal, double seconds) noexcept override {
       try {
         char numbers[120];
-        std::snprintf(numbers, sizeof numbers, ",%s,%d,%.3f,%.3f,", context_.isa(), context_.threads(), seconds * 1e6,
-                      seconds > 0 ? bytes_ / seconds * 1e-9 : 0.0);
+        const double each = seconds > 0 ? 1e-9 / seconds : 0;
+        const double operations = refusal || !arguments_.op ? 0 : operations_of(arguments_);
+        std::snprintf(numbers, sizeof numbers, ",%s,%d,%.3f,%.3f,%.3f,", context_.isa(), context_.threads(),
+                      seconds * 1e6, bytes_ * each, operations * each);
         verbose_.write(std::string(kStart) + std::to_string(sequence_) + "," + name_ + "," + tensors_ + "," + work_ +
                        "," + modes_ + numbers + (refusal ? dsakit::name_of(refusal->status) : "OK"));
       } catch (const std::exception&) {
@@ -171,6 +174,7 @@ class Verbose : public Watcher {
     Context& context_;
     std::int64_t sequence_;
     std::string name_, tensors_, work_, modes_;
+    Arguments arguments_;  // of a call that can be counted
     double bytes_ = 0;
   };
 
@@ -203,6 +207,54 @@ std::optional<std::vector<std::string>> parse_verbose(std::string_view line) {
   }
   if (fields.size() != kVerboseFields.size()) return {};
   return fields;
+}
+
+CallOfLine call_of(const std::vector<std::string>& columns) {
+  const auto& name = columns[1];
+  CallOfLine call{name.substr(name.find('.') + 1), {}};
+  const Operator* op = find_operator(call.op);
+  if (!op) return call;  // who makes the call refuses it
+  const auto words = [](std::string_view text, auto f) {
+    while (!text.empty()) {
+      const std::size_t end = std::min(text.find(' '), text.size());
+      if (end > 0) f(text.substr(0, end));
+      text.remove_prefix(std::min(end + 1, text.size()));
+    }
+  };
+  const auto is_argument = [&](std::string_view parameter) {
+    return std::any_of(op->parameters.begin(), op->parameters.end(), [&](const Parameter& p) {
+      return p.field.name == parameter && p.field.has_member() && p.field.role != Role::out;
+    });
+  };
+  std::int64_t shards = 0;
+  words(columns[2], [&](std::string_view word) {
+    const std::size_t colon = word.find(':');
+    std::string_view tensor = word.substr(0, colon);
+    if (const std::size_t dot = tensor.find('.'); dot != tensor.npos) {  // of a list
+      const bool first = tensor.substr(dot) == ".0";
+      tensor = tensor.substr(0, dot);
+      shards = std::max<std::int64_t>(shards, std::atoll(std::string(word.substr(dot + 1)).c_str()) + 1);
+      if (!first) return;
+    }
+    if (is_argument(tensor)) call.settings.emplace_back(tensor, word.substr(colon + 1));
+  });
+  if (shards > 0) call.settings.emplace_back("shards", std::to_string(shards));
+  words(columns[3], [&](std::string_view word) {
+    const std::size_t equals = word.find('=');
+    const std::string_view what = word.substr(0, equals), value = word.substr(equals + 1);
+    if (what == "pages") call.settings.emplace_back(what, value);
+    else if (what.ends_with(".fill")) call.settings.emplace_back("fill", value);
+    else if (is_argument(what) && value != "none" && !value.ends_with("..")) call.settings.emplace_back(what, value);
+  });
+  words(columns[4], [&](std::string_view word) {
+    const std::size_t equals = word.find('=');
+    std::string value(word.substr(equals + 1));
+    std::erase_if(value, [](char c) { return c == '[' || c == ']' || c == '_'; });
+    // Words keep their underscores: only lists had spaces.
+    if (word.find('[') == word.npos) value = word.substr(equals + 1);
+    call.settings.emplace_back(word.substr(0, equals), value);
+  });
+  return call;
 }
 
 std::string work_of(const Arguments& a) {

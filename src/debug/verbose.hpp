@@ -7,20 +7,28 @@
 #include <string_view>
 #include <vector>
 
+#include "debug/golden.hpp"
 #include "debug/watch.hpp"
 
 // DSAKIT_VERBOSE: a line for each call. docs/debugging.md
 namespace dsakit::debug {
 
 /// The columns behind "dsakit,1,exec,"; none of them holds a comma.
-inline constexpr std::array<std::string_view, 10> kVerboseFields{"seq", "call",    "tensors", "work", "modes",
-                                                                 "isa", "threads", "us",      "gbps", "status"};
+inline constexpr std::array<std::string_view, 11> kVerboseFields{"seq",     "call", "tensors", "work", "modes", "isa",
+                                                                 "threads", "us",   "gbps",    "gops", "status"};
 
 /// "dsakit,1,fields,seq,call,.."
 std::string verbose_header();
 
 /// The columns of a line of a call, in the order of kVerboseFields; nothing for any other text.
 std::optional<std::vector<std::string>> parse_verbose(std::string_view line);
+
+/// The call of such columns as `golden` takes it: its sizes, modes, lengths and pages; numbers are others.
+struct CallOfLine {
+  std::string op;
+  Settings settings;
+};
+CallOfLine call_of(const std::vector<std::string>& columns);
 
 /// What shapes do not say: lengths with repeats ("131072+98304*3"), pages identity, mixed or shared, how full lists
 /// are, slots that are skipped.
