@@ -61,6 +61,26 @@ def test_folders_come_back_as_they_went(tmp_path):
     np.testing.assert_array_equal(back["in.0"].view(np.uint16), case["in.0"].view(np.uint16))
 
 
+@pytest.mark.parametrize(
+    "operator,settings",
+    [
+        (
+            "sparse_flash_attention",
+            {"layout_kv": "PA_BSND", "data": "V15"},
+        ),  # value is key, of which some pages are stored
+        ("mla_prolog_v3", {"data": "V15", "weight_dq": "bfloat16:128x64:nz"}),
+    ],
+)
+def test_pages_and_nz_go_out_and_come_back(operator, settings, tmp_path):
+    case = debug.golden(operator, **settings)
+    export_case(case, tmp_path / "folder")
+    (back,) = import_cases(tmp_path / "folder")
+    case.save(tmp_path / "a")
+    back.save(tmp_path / "b")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert all(c.equal for c in back.judge("dsakit", back.run()))
+
+
 def test_raw_bytes_and_bare_names(tmp_path):
     np.save(tmp_path / "gamma.npy", GAMMA)
     X.tofile(tmp_path / "self.bin")

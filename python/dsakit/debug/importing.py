@@ -84,7 +84,7 @@ def _from_pt(path: pathlib.Path, call: str, names: Mapping[str, str]) -> Case:
 def _from_folder(path: pathlib.Path, call: str, names: Mapping[str, str]) -> Case:
     """<group>.<name>.npy, or .bin with its dtype and shape in case.json; a name alone is an argument."""
     about = json.loads((path / "case.json").read_text()) if (path / "case.json").exists() else {}
-    dtypes, shapes = about.pop("dtypes", {}), about.pop("shapes", {})
+    dtypes, shapes, layouts = about.pop("dtypes", {}), about.pop("shapes", {}), about.pop("layouts", {})
     case = Case(call or about.pop("call", ""), about.pop("attributes", {}))
     about.pop("call", None)
     for file in sorted(path.iterdir()):
@@ -101,6 +101,8 @@ def _from_folder(path: pathlib.Path, call: str, names: Mapping[str, str]) -> Cas
         if file.stem in shapes:
             array = array.reshape(shapes[file.stem])
         case[f"{group}.{names.get(name, name)}"] = array
+    for key, fields in layouts.items():
+        case.set_layout(key, **fields)
     for key, value in about.items():
         case.set_metadata(
             key, value if isinstance(value, str) and key in ("producer", "versions", "nan") else json.dumps(value)
@@ -155,18 +157,23 @@ def _number(part: str, word: str) -> int | None:
 
 
 def export_case(case: Case, folder: str | pathlib.Path) -> None:
-    """As a folder of .npy files that import_cases reads, weights that lie beside the case with it."""
+    """As a folder of .npy files that import_cases reads, weights that lie beside the case with it.
+
+    Partly stored tensors and FRACTAL_NZ are written as they are stored; `layouts` of case.json says how.
+    """
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    about: dict[str, Any] = {"call": case.call, "attributes": dict(case.attributes), "dtypes": {}}
+    about: dict[str, Any] = {"call": case.call, "attributes": dict(case.attributes), "dtypes": {}, "layouts": {}}
     for key, text in case.metadata.items():
         about[key] = text if key in ("producer", "versions", "nan") else json.loads(text)
     for key in case.keys():
-        layout = {k: v for k, v in case.layout(key).items() if k not in ("npu_format", "file", "of", "offset")}
-        if "pages" in layout or layout.get("format") == "NZ":
-            _refuse(
-                case.name, f"has {key} {'in pages' if 'pages' in layout else 'in FRACTAL_NZ'}", "tensors stored whole"
-            )
+        layout = case.layout(key)
+        kept = ("pages", "full") if "pages" in layout else ("format", "shape") if layout.get("format") == "NZ" else ()
+        if "of" in layout and "pages" in case.layout(layout["of"]):  # as partly stored as what it is a view of
+            about["layouts"][key] = {"of": layout["of"]}
+            continue
+        if kept:
+            about["layouts"][key] = {field: layout[field] for field in kept}
         array = case[key]
         if array.dtype.kind == "V" or array.dtype.name in _NUMPY:
             about["dtypes"][key] = array.dtype.name
