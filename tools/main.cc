@@ -289,6 +289,9 @@ int main(int argc, char** argv) {
   explain_command->add_option("--tries", explain_options.tries, "Runs at most")
       ->check(integer(0, 1 << 20), "", "")
       ->capture_default_str();
+  explain_command->add_option("--limits", explain_options.limits, "What codes may lose: least SQNR of a row in dB, dB below the median,\nleast recall of a selection (default: 20,10,0.95)")
+      ->delimiter(',')
+      ->expected(1, 3);
   explain_command->add_flag("--pairs", explain_options.pairs, "Where no change is named: pairs of the nearest ten");
   explain_command->add_flag("--json", explain_options.json, "Machine-readable");
   explain_command->add_flag("--quiet", explain_options.quiet, "The verdict alone");

@@ -154,6 +154,15 @@ Integers PageUse::needed() const {
   return all;
 }
 
+std::int64_t page_rows(const Arguments& a) {
+  for (const Parameter& p : a.op->parameters)
+    if (p.field.name == std::string_view("block_size") && integer(a, p.field.name) > 0) return integer(a, p.field.name);
+  for (std::size_t i = 0; i < a.op->parameters.size(); ++i)
+    if (const auto* t = std::get_if<Tensor>(&a.values[i]); a.op->parameters[i].field.kind == Kind::cache && t && *t)
+      if (t->rank == 4 && t->elements() > 0) return t->shape[1];
+  return 0;
+}
+
 std::int64_t integer_at(const Tensor& t, std::int64_t linear) {
   const auto* at = static_cast<const std::byte*>(t.data) + offset_of(t, linear) * size_of(t.dtype);
   const auto read = [&]<class T>(T value) -> std::int64_t {

@@ -28,6 +28,9 @@ struct PageUse {
 /// pages (rows of two axes, blocks that need not begin with a page).
 std::vector<PageUse> pages_of(const Arguments&);
 
+/// Rows of a page, 0 where nothing says so.
+std::int64_t page_rows(const Arguments&);
+
 /// An element of a tensor of integers of any width, row-major; 2^63-1 for what is more.
 std::int64_t integer_at(const Tensor&, std::int64_t linear);
 

@@ -7,14 +7,17 @@
 #include "debug/addressing.hpp"
 #include "debug/change.hpp"
 #include "debug/names.hpp"
+#include "debug/orders.hpp"
 #include "debug/rule.hpp"
 
-// Masks, lengths, factors and terms that are used otherwise than the call says; and other numerics.
+// Masks, lengths, factors and terms that are used otherwise than the call says.
 namespace dsakit::debug {
 namespace {
 
 using Index = std::int64_t;
 using std::string;
+
+constexpr Index kNoLimit = 2147483647;  // of pre_tokens and next_tokens
 
 string spelled(double x) {
   char text[32];
@@ -84,13 +87,116 @@ void lengths(const Arguments& a, Changes& all) {
 void list(const Arguments& a, Changes& all) {
   const Names n(*a.op);
   if (n.list.empty() || !is_attention(*a.op)) return;
-  const Tensor& t = a.tensor(n.list);
-  const Index width = t && t.rank > 0 ? t.shape[t.rank - 1] : 0;
-  for (const Index kept : {width / 2, Index{512}, Index{1024}})
-    if (kept > 0 && kept < width && (kept == width / 2 || 2 * kept != width))
-      all.push_back({"A2", "only the first " + std::to_string(kept) + " entries of a list are used", [=](Edit& e) {
-                       return e.map(n.list, [=](Index i, double x) { return i % width < kept ? x : -1.0; });
-                     }});
+  const Index width = a.tensor(n.list) ? last_axis(a.tensor(n.list)) : 0;
+  for (const Index kept : list_cuts(width))
+    all.push_back({"A2", "only the first " + std::to_string(kept) + " entries of a list are used", [=](Edit& e) {
+                     return e.map(n.list, [=](Index i, double x) { return i % width < kept ? x : -1.0; });
+                   }});
+  all.push_back({"A2", "-1 does not end a list: entries behind it are used", [=](Edit& e) {
+                   if (!e.has(n.list)) return false;
+                   const Tensor t = e.tensor(n.list);
+                   Stored after(t);
+                   bool changed = false;
+                   for (Index row = 0; row < t.elements(); row += width) {
+                     Index to = row;
+                     for (Index i = row; i < row + width; ++i)
+                       if (const Index entry = integer_at(t, i); entry >= 0) {
+                         changed |= to != i;
+                         set_number(after, to++, double(entry));
+                       }
+                     for (; to < row + width; ++to) set_number(after, to, -1);
+                   }
+                   if (changed) e.set(n.list, after);
+                   return changed;
+                 }});
+}
+
+/// Masks and bands that a call gives itself.
+void given_masks(const Arguments& a, Changes& all) {
+  if (parameter_of(*a.op, {"atten_mask"}).empty()) return;
+  all.push_back({"A2", "atten_mask hides what is 0", [](Edit& e) {
+                   return e.map("atten_mask", [](Index, double x) { return x == 0 ? 1.0 : 0.0; });
+                 }});
+  const auto band = [&](const string& text, auto f) {
+    all.push_back({"A2", text, [=](Edit& e) {
+                     return f(e, std::get<Index>(e.arguments().at("pre_tokens")),
+                              std::get<Index>(e.arguments().at("next_tokens")));
+                   }});
+  };
+  band("pre_tokens and next_tokens are swapped", [](Edit& e, Index pre, Index next) {
+    const bool changed = e.set("pre_tokens", next);
+    return e.set("next_tokens", pre) || changed;
+  });
+  band("pre_tokens is without a limit", [](Edit& e, Index, Index) { return e.set("pre_tokens", kNoLimit); });
+  band("next_tokens is without a limit", [](Edit& e, Index, Index) { return e.set("next_tokens", kNoLimit); });
+  band("next_tokens is 0", [](Edit& e, Index, Index) { return e.set("next_tokens", Index{0}); });
+  for (const int by : {1, -1}) {
+    const char* text = by > 0 ? " is one more" : " is one less";
+    band(string("pre_tokens") + text, [=](Edit& e, Index pre, Index) {
+      return std::abs(pre) < kNoLimit && e.set("pre_tokens", pre + by);
+    });
+    band(string("next_tokens") + text, [=](Edit& e, Index, Index next) {
+      return std::abs(next) < kNoLimit && e.set("next_tokens", next + by);
+    });
+  }
+}
+
+// ---- A5: heads of grouped attention
+
+/// A tensor with `kv_heads` heads of keys gets one for each of `heads` queries: head h is head h % kv_heads. They are an
+/// axis, or (-1) parts of the last one.
+bool repeat_heads(Edit& e, std::string_view name, int axis, Index kv_heads, Index heads) {
+  const Stored before(e.tensor(name));
+  auto shape = before.shape;
+  Index inner = 1;
+  if (axis < 0) {
+    inner = shape.back() / kv_heads, shape.back() = inner * heads;
+  } else {
+    if (before.shape[std::size_t(axis)] != kv_heads) return false;
+    for (std::size_t i = std::size_t(axis) + 1; i < shape.size(); ++i) inner *= shape[i];
+    shape[std::size_t(axis)] = heads;
+  }
+  Stored after(*before.type, shape);
+  const std::size_t bytes = before.bytes->size() / std::size_t(before.elements()) * std::size_t(inner);
+  for (Index i = 0, n = after.elements() / inner; i < n; ++i)
+    std::copy_n(before.bytes->data() + std::size_t(i / heads * kv_heads + i % heads % kv_heads) * bytes, bytes,
+                after.bytes->data() + std::size_t(i) * bytes);
+  e.set(name, after);
+  return true;
+}
+
+/// Query head h reads key head h % Nk, not h / (Nq / Nk).
+bool heads_in_turn(Edit& e) {
+  const Arguments& a = e.arguments();
+  const Index heads = std::get<Index>(a.at("num_query_heads")), given = std::get<Index>(a.at("num_key_value_heads"));
+  if (given < 2 || given == heads || e.is_partly_stored()) return false;
+  const string layout = std::get<string>(a.at("input_layout"));
+  const string in = layout.substr(0, layout.find('_'));
+  const bool paged = e.has("block_table");
+  const void* value = e.has("value") ? e.tensor("value").data : nullptr;
+  const bool shared = value == e.tensor("key").data;
+  for (const char* name : {"key", "value", "key_rope"}) {
+    if (!e.has(name) || (shared && name == string("value"))) continue;
+    const int rank = e.tensor(name).rank;
+    const int axis = paged                            ? (rank == 3 ? -1 : 1)
+                     : in == "BSH"                    ? -1
+                     : in == "BSND"                   ? 2
+                     : in == "BNSD" || in == "TND"    ? 1
+                                                      : 0;
+    if (!repeat_heads(e, name, axis, given, heads)) return false;
+  }
+  for (const auto& [names, mode] : {std::pair{std::pair{"dequant_scale_key", "dequant_offset_key"}, "key_quant_mode"},
+                                    {std::pair{"dequant_scale_value", "dequant_offset_value"}, "value_quant_mode"}})
+    for (const char* name : {names.first, names.second}) {
+      const Index per = std::get<Index>(a.at(mode));
+      if (!e.has(name) || per == 1 || per == 4 || e.tensor(name).elements() == 1) continue;
+      const Tensor& t = e.tensor(name);
+      int axis = per == 2 ? 0 : per == 3 || per == 5 ? 1 : -1;
+      for (int i = 0; per == 0 && t.rank > 1 && i + 1 < t.rank; ++i)
+        if (t.shape[i] == given) axis = i;
+      if (!repeat_heads(e, name, axis, given, heads)) return false;
+    }
+  return e.set("num_key_value_heads", heads);
 }
 
 // ---- A3, A5: scores
@@ -142,6 +248,18 @@ void terms(const Arguments& a, Changes& all) {
                                      [=](Index i) { return i - i % w + (i % w < plain ? i % w + r : i % w - plain); });
                    }});
   }
+  if (!parameter_of(*a.op, {"num_key_value_heads"}).empty()) {
+    all.push_back({"A5", "query head h reads key head h mod num_key_value_heads", heads_in_turn});
+    for (const char* name : {"query", "key"})
+      all.push_back({"A5", string("rows of ") + name + " have the rope part first", [=](Edit& e) {
+                       // Without a rope tensor of its own: what keys have beyond values. One key head, or an axis of them.
+                       if (!e.has(name) || !e.has("value") || e.has("query_rope")) return false;
+                       const Index w = last_axis(e.tensor(name)), plain = last_axis(e.tensor("value")), r = w - plain;
+                       return r > 0 && plain > 0 && e.gather(name, [=](Index i) {
+                                return i - i % w + (i % w < plain ? i % w + r : i % w - plain);
+                              });
+                     }});
+  }
   if (!n.sink.empty())
     all.push_back({"A5", string(n.sink) + " is dropped", [=](Edit& e) {
                      if (!e.has(n.sink)) return false;
@@ -179,6 +297,20 @@ void norms(const Arguments& a, Changes& all) {
   if (gammas.size() >= 2)
     all.push_back({"A4", gammas[0] + " and " + gammas[1] + " are swapped",
                    [=](Edit& e) { return e.swap(gammas[0], gammas[1]); }});
+  // Of other widths: as much of the wider one as there are columns.
+  for (const string& gamma : gammas)
+    for (const string& other : gammas)
+      if (a.tensor(gamma).elements() < a.tensor(other).elements())
+        all.push_back({"A4", gamma + " is the beginning of " + other, [=](Edit& e) {
+                         if (!e.has(gamma) || !e.has(other)) return false;
+                         const Tensor from = e.tensor(other);
+                         return e.map(gamma, [&](Index i, double) { return number_at(from, offset_of(from, i)); });
+                       }});
+  if (!parameter_of(*a.op, {"ln_gamma_k"}).empty())
+    all.push_back({.id = "A4",
+                   .text = "the layer norm is an RMS norm",
+                   .deviation = reference::Deviation{.keeps_mean = true},
+                   .work = reference_work(a)});
   for (const string& beta :
        inputs_of(a, [](const Parameter&p, const Tensor&) { return string(p.field.name).find("beta") != string::npos; }))
     all.push_back(
@@ -227,51 +359,17 @@ void heads(const Arguments& a, Changes& all) {
                    [](Edit& e) { return e.map("query_dequant_scale", [](Index, double x) { return x * x; }); }});
 }
 
-// ---- N1
-
-void numerics(const Arguments& a, Changes& all) {
-  if (parameter_of(*a.op, {"numerics"}).empty()) return;
-  for (const char* other : {"device", "golden", "fast"})
-    all.push_back(
-        {"N1", string("numerics is \"") + other + "\"", [=](Edit& e) { return e.set("numerics", string(other)); }});
-}
-
 }  // namespace
 
 void add_argument_changes(const Arguments& a, Changes& all) {
   mask(a, all);
   lengths(a, all);
   list(a, all);
+  given_masks(a, all);
   softmax(a, all);
   norms(a, all);
   terms(a, all);
   heads(a, all);
-  numerics(a, all);
-}
-
-std::vector<Change> changes_of(const Arguments& a) {
-  Changes all;
-  add_layout_changes(a, all);
-  add_quantisation_changes(a, all);
-  add_argument_changes(a, all);
-  return all;
-}
-
-const std::vector<std::string>& untried_changes() {
-  static const std::vector<std::string> all = {
-      "L2 wrong end",
-      "L3 results in another order",
-      "L5 W_UK as W_UV",
-      "L7 other page sizes, addresses mod 2^31",
-      "L8 latent and rope caches swapped, blocks of FRACTAL_NZ as ND",
-      "L9 int4 nibbles",
-      "A2 lists without an end, polarity of masks, pre_tokens and next_tokens",
-      "A4 layer norm as RMS norm",
-      "A5 head h mod Nk",
-      "N1 rounded or int8 P, keys in bfloat16",
-      "N2",
-  };
-  return all;
 }
 
 }  // namespace dsakit::debug

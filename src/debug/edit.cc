@@ -20,8 +20,11 @@ void set_integer(void* to, std::int64_t i, double value) {
 }  // namespace
 
 void set_number(Stored& stored, std::int64_t i, double value) {
-  void* to = stored.bytes->data();
-  switch (stored.tensor().dtype) {
+  set_number(stored.bytes->data(), stored.tensor().dtype, i, value);
+}
+
+void set_number(void* to, DType type, std::int64_t i, double value) {
+  switch (type) {
     case DType::f16:
       static_cast<f16*>(to)[i] = to_f16_once(value);
       break;
@@ -68,9 +71,11 @@ bool Edit::has(std::string_view name) const {
 void Edit::set(std::string_view name, const Stored& stored) {
   const Tensor before = tensor(name);
   bound_.memory.push_back(stored);
-  for (Argument& argument : bound_.arguments.values)
-    if (auto* t = std::get_if<Tensor>(&argument);
-        t && t->data == before.data && t->elements() == before.elements() && t->dtype == before.dtype)
+  std::get<Tensor>(bound_.arguments.at(name)) = stored.tensor();
+  for (std::size_t i = 0; i < op().parameters.size(); ++i)
+    if (auto* t = std::get_if<Tensor>(&bound_.arguments.values[i]);
+        op().parameters[i].field.kind == Kind::cache && t && t->data == before.data &&
+        t->elements() == before.elements() && t->dtype == before.dtype)
       *t = stored.tensor();
 }
 
@@ -93,7 +98,7 @@ bool Edit::set(std::string_view name, const Argument& value) {
 bool Edit::swap(std::string_view a, std::string_view b) {
   if (!has(a) || !has(b)) return false;
   auto &x = std::get<Tensor>(bound_.arguments.at(a)), &y = std::get<Tensor>(bound_.arguments.at(b));
-  if (x.dtype != y.dtype || x.rank != y.rank || !std::equal(x.shape.begin(), x.shape.begin() + x.rank, y.shape.begin()))
+  if (x.data == y.data || x.dtype != y.dtype || x.rank != y.rank || !std::equal(x.shape.begin(), x.shape.begin() + x.rank, y.shape.begin()))
     return false;
   std::swap(x, y);
   return true;

@@ -9,7 +9,9 @@
 
 namespace dsakit::debug {
 
-/// Rounded to the type of the tensor, integers to the nearest; `i` is row-major.
+/// Element i, rounded to its type, integers to the nearest.
+void set_number(void* to, DType, std::int64_t i, double value);
+/// `i` is row-major.
 void set_number(Stored& to, std::int64_t i, double value);
 
 /// A bound call that is rewritten: tensors are replaced by new memory, never written. Functions that find nothing to
@@ -25,7 +27,7 @@ class Edit {
   /// A tensor that is given, has elements and lies row by row; the parameter need not exist.
   bool has(std::string_view name) const;
   const Tensor& tensor(std::string_view name) const { return bound_.arguments.tensor(name); }
-  /// Also of whoever has the same memory: value is key.
+  /// Also of a cache that is the same memory: value is key. Matrices that are shared are edited one by one.
   void set(std::string_view name, const Stored&);
 
   bool has_parameter(std::string_view name) const;

@@ -34,7 +34,8 @@ class Executing {
       allocate(outcome, fill);
       const Tapped tapped(how_.taps);
       const auto start = std::chrono::steady_clock::now();
-      if (how_.reference) run_reference(arguments);
+      const reference::Deviating deviating(how_.deviation.value_or(reference::Deviation{}));
+      if (how_.reference || how_.deviation) run_reference(arguments);
       else debug::run(arguments, how_.context ? *how_.context : default_context());
       outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       collect(outcome);

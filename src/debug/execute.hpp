@@ -9,6 +9,7 @@
 #include "debug/bind.hpp"
 #include "dsakit/context.hpp"
 #include "dsakit/error.hpp"
+#include "ops/deviation.hpp"
 #include "run/taps.hpp"
 
 namespace dsakit::debug {
@@ -41,6 +42,7 @@ struct Execution {
   Context* context = nullptr;  // null: the default one
   std::function<void(Bound&)> edit{};  // what is bound, before it is called
   Taps* taps = nullptr;                // who looks at the steps
+  std::optional<reference::Deviation> deviation{};  // of the reference, which then runs
 };
 
 /// Runs a case. Operators that leave rows unwritten run twice, over two fillings. Throws what is wrong with the case

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -17,6 +18,7 @@ namespace dsakit::debug {
 namespace {
 
 constexpr std::size_t kWorstRows = 4, kSpreadRows = 4, kConfirmedRows = 64, kPaired = 10;
+constexpr double kDear = 4e9;  // products in float64 for one change: some seconds
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
 using Rows = std::vector<std::int64_t>;
@@ -78,7 +80,7 @@ class Explaining {
     if (plain_->outcome.refusal || case_.refusal()) return refused();
     choose_target();
     judge_target();
-    told_.lints = lints_of(plain_->outcome.bound.arguments);
+    told_.lints = lints_of(plain_->outcome.bound);
     figures();
     const bool agrees = told_.verdict == "agrees";
     if ((!agrees || options_.always) && !plain_->pairs.empty()) search();
@@ -102,6 +104,7 @@ class Explaining {
     auto made = std::make_unique<Run>();
     bool changed = true;
     Execution how{.context = options_.context};
+    if (change) how.deviation = change->deviation;
     if (change && change->edit)
       how.edit = [&](Bound& bound) {
         Edit edit(bound);
@@ -114,14 +117,17 @@ class Explaining {
     return made;
   }
 
-  /// The unchanged run beside the target as it is read otherwise.
+  /// The unchanged run beside the target as it is read otherwise, or with results that no kernel computes.
   RunOf read_otherwise(const Change& change) {
     auto made = std::make_unique<Run>();
-    made->reread = true;
     made->pairs = plain_->pairs;
     bool changed = false;
-    for (Pair& pair : made->pairs) changed |= pair.mismatch.empty() && change.reread({pair, made->memory});
+    if (change.restate) changed = change.restate({made->pairs, made->memory, plain_->outcome.bound.arguments});
+    else
+      for (Pair& pair : made->pairs) changed |= pair.mismatch.empty() && change.reread({pair, made->memory});
     if (!changed) return nullptr;
+    for (std::size_t i = 0; i < made->pairs.size(); ++i)
+      made->reread |= made->pairs[i].recorded.data != plain_->pairs[i].recorded.data;
     measure_pairs(*made, plain_->outcome);
     return made;
   }
@@ -199,17 +205,119 @@ class Explaining {
       if (failing_[i] || !any) told_.rows = samples_[i].probe;
   }
 
+  // ---- figures
+
   void figures() {
+    if (is_indexer(op_)) selection();
+    attention();
+    codes();
+  }
+
+  static Integers list_of(const Tensor& t, std::int64_t row) {
+    const std::int64_t width = t.shape[t.rank - 1];
+    Integers list;
+    for (std::int64_t i = 0; i < width; ++i) list.push_back(std::int64_t(number_at(t, offset_of(t, row * width + i))));
+    return list;
+  }
+
+  void selection() {
     for (const Pair& pair : plain_->pairs) {
-      if (!is_indexer(op_) || pair.parameter != "sparse_indices" || !pair.mismatch.empty() || told_.rows.empty())
-        continue;
+      if (pair.parameter != "sparse_indices" || !pair.mismatch.empty() || told_.rows.empty()) continue;
       const Tensor& t = pair.recorded;
-      const std::int64_t width = t.shape[t.rank - 1], row = told_.rows[0];
-      if (row >= t.elements() / std::max<std::int64_t>(width, 1)) continue;
-      std::vector<std::int64_t> list;
-      for (std::int64_t i = 0; i < width; ++i)
-        list.push_back(std::int64_t(number_at(t, offset_of(t, row * width + i))));
-      told_.selection = selection_figures(IndexScores(plain_->outcome.bound.arguments), row, list);
+      const std::int64_t width = t.shape[t.rank - 1], rows = t.elements() / std::max<std::int64_t>(width, 1);
+      if (told_.rows[0] >= rows) continue;
+      const IndexScores scores(plain_->outcome.bound.arguments);
+      told_.selection = selection_figures(scores, told_.rows[0], list_of(t, told_.rows[0]),
+                                          list_of(pair.computed, told_.rows[0]));
+      const Tensor& query = plain_->outcome.bound.arguments.tensor("query");
+      told_.selection->heads = query.shape[query.rank - 2], told_.selection->count = width;
+      recall(t, width, rows);
+    }
+  }
+
+  /// A tensor of `float` of the argument's shape, or nothing.
+  Tensor before_quantisation(std::string_view parameter) const {
+    for (const std::string& name : case_.names("float")) {
+      const auto place = place_of(op_, "float", name);
+      if (!place || op_.parameters[std::size_t(place->parameter)].field.name != parameter) continue;
+      const auto at = case_.tensors.find("float." + name);
+      if (at == case_.tensors.end()) continue;
+      const Tensor& codes = plain_->outcome.bound.arguments.tensor(parameter);
+      const Tensor numbers = at->second.tensor();
+      return numbers.elements() == codes.elements() ? numbers : Tensor{};
+    }
+    return {};
+  }
+
+  void recall(const Tensor& lists, std::int64_t width, std::int64_t rows) {
+    const Arguments& call = plain_->outcome.bound.arguments;
+    const Tensor query = before_quantisation("query"), key = before_quantisation("key"),
+                 weights = before_quantisation("weights");
+    if (!plain_->outcome.bound.pools.empty() || (!query && !key && !weights)) return;
+    const IndexScores unquantised(call, query, key, weights);
+    std::int64_t common = 0, wanted = 0, selected = 0;
+    for (const std::int64_t row : told_.rows) {
+      if (row >= rows) continue;
+      Integers a = list_of(lists, row), b = best_of(unquantised, row, width), both;
+      std::erase(a, -1);
+      std::sort(a.begin(), a.end()), std::sort(b.begin(), b.end());
+      std::set_intersection(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(both));
+      common += std::int64_t(both.size()), wanted += std::int64_t(b.size()), selected += std::int64_t(a.size());
+    }
+    if (wanted == 0 || selected == 0) return;
+    told_.selection->recall = double(common) / double(wanted);
+    told_.selection->precision = double(common) / double(selected);
+    if (*told_.selection->recall < options_.limits.recall)
+      told_.loss = text_of("recall %.3g of the keys that unquantised operands select, below %.3g",
+                           *told_.selection->recall, options_.limits.recall);
+  }
+
+  void attention() {
+    // Of caches that are partly stored, keys that no list has are not there.
+    if (!is_attention(op_) || told_.rows.empty() || !plain_->outcome.bound.pools.empty()) return;
+    const auto attended = Attended::of(plain_->outcome.bound.arguments);
+    if (told_.rows[0] >= attended->rows) return;
+    const double keys = double(attended->visible(told_.rows[0]).size());
+    if (keys > 0 && keys * double(attended->heads) * double(attended->width) < kDear)
+      told_.attention = attention_figures(*attended, told_.rows[0]);
+  }
+
+  static std::string text_of(const char* format, auto... values) {
+    char line[160];
+    std::snprintf(line, sizeof line, format, values...);
+    return line;
+  }
+
+  /// A result as it was recorded, an argument as it was passed.
+  Tensor as_given(std::string_view parameter) const {
+    for (const Pair& pair : plain_->pairs)
+      if (pair.parameter == parameter) return pair.recorded;
+    return plain_->outcome.bound.arguments.tensor(parameter);
+  }
+
+  void codes() {
+    for (const auto& [codes, scales] : codes_of(op_)) {
+      const Tensor c = as_given(codes), s = as_given(scales);
+      if (!c || !s || c.dtype != DType::i8 || s.elements() == 0 || c.elements() % s.elements() != 0) continue;
+      const bool quantises = is_quantiser(op_);
+      const Arguments& call = plain_->outcome.bound.arguments;
+      // Scales of columns or of blocks that do not divide a row are no groups of neighbours.
+      if (quantises && (op_.name == "quantize" || s.elements() < c.elements() / c.shape[c.rank - 1])) continue;
+      Tensor before, smooth;
+      if (!quantises) {
+        before = before_quantisation(codes);
+      } else {
+        before = call.tensor(parameter_of(op_, {"input", "x"}));
+        if (const auto name = parameter_of(op_, {"smooth_scales"}); !name.empty()) smooth = call.tensor(name);
+        if (smooth && smooth.rank != 1) continue;
+      }
+      told_.codes.push_back(code_figures(std::string(codes), c, s, before, smooth));
+      const CodeFigures& f = told_.codes.back();
+      if (!f.has_loss() || !told_.loss.empty()) continue;
+      const auto& row = f.worst.front();
+      if (row.sqnr < options_.limits.sqnr || row.sqnr < f.median - options_.limits.below)
+        told_.loss = text_of("row %lld of %s has an SQNR of %.3g dB, the median %.3g", (long long)row.row,
+                             f.name.c_str(), row.sqnr, f.median);
     }
   }
 
@@ -234,7 +342,7 @@ class Explaining {
   };
 
   void search() {
-    told_.missing = untried_changes();
+    told_.missing = impossible_changes(op_);
     if (!plain_->outcome.bound.pools.empty())
       told_.missing.insert(told_.missing.begin(), "other pages and slots (record with caches=\"whole\")");
     changes_ = changes_of(plain_->outcome.bound.arguments);
@@ -245,15 +353,25 @@ class Explaining {
         told_.untried.push_back(text);
         continue;
       }
-      RunOf made = change.reread ? read_otherwise(change) : run(&change, told_.target);
+      if (change.work > kDear) {
+        told_.untried.push_back(text + ": too large");
+        continue;
+      }
+      RunOf made = change.reread || change.restate ? read_otherwise(change) : run(&change, told_.target);
       if (!made) continue;
       ++told_.tried;
-      if (!made->reread && same_results(*made, *plain_)) {
-        told_.blind.push_back(text);
+      if (const Apart moved = apart(*made, *plain_); moved.same) {
+        told_.blind.push_back(moved.figure == 0 ? text
+                                                : change.text + " (" + change.id + ", " +
+                                                      spelled(moved.figure, moved.measure) + ")");
         continue;
       }
       weigh(change, std::move(made));
     }
+  }
+
+  static bool is_far(const Left& left, double figure) {
+    return left.measure == Measure::share ? figure > left.allowed : figure >= left.departing;
   }
 
   void weigh(const Change& change, RunOf made) {
@@ -273,10 +391,12 @@ class Explaining {
       c.distance = std::max(c.distance, is / std::max(after.allowed, 1e-3));
       if (!failing_[i]) continue;
       reached |= numerics && floats ? before.equal_share(samples_[i].probe) <= 0.75
-                                    : was >= before.departing && was >= after.fewer * is;
+                                    : is_far(before, was) && was >= after.fewer * is;
       // Where a change leaves nothing but ties, every list agrees: half of it has to be the target's.
       const Left::Row keys = keys_of(after, samples_[i]);
-      reached = reached && 2 * keys.common >= keys.tie + keys.near + keys.wrong;
+      const bool ties_alone = 2 * keys.common < keys.tie + keys.near + keys.wrong;
+      reached = reached && !ties_alone;
+      if (ties_alone) c.distance = kInfinite;
       c.tried.outputs.push_back(made->pairs[i].key);
       if (c.tried.outputs.size() == 1 || is > c.tried.after) c.tried.before = was, c.tried.after = is;
       if (after.measure == Measure::keys) c.tried.keys = keys;
@@ -309,25 +429,37 @@ class Explaining {
       }
   }
 
-  /// Two runs whose results a right call could have as well.
-  bool same_results(const Run& a, const Run& b) const {
-    if (a.reread || b.reread) return false;
+  /// As it was run; what no kernel computes has no call of its own.
+  const Arguments& arguments_of(const Run& r) const {
+    return r.outcome.bound.arguments.op ? r.outcome.bound.arguments : plain_->outcome.bound.arguments;
+  }
+
+  /// How far the results of two runs are from each other; `same`: a right call could have either.
+  struct Apart {
+    bool same = false;
+    double figure = 0;
+    Measure measure = Measure::roundings;
+  };
+  Apart apart(const Run& a, const Run& b) const {
+    Apart most{true, 0, Measure::roundings};
+    if (a.reread || b.reread) return {};
     std::unique_ptr<IndexScores> scores;
-    if (is_indexer(op_)) scores = std::make_unique<IndexScores>(b.outcome.bound.arguments);
-    for (const auto& [key, result] : a.outcome.results) {
-      const auto other = b.outcome.results.find(key);
-      if (other == b.outcome.results.end()) return false;
-      const std::string parameter = key.substr(key.find('.') + 1);
-      const Pair pair{key, parameter, result.tensor, other->second.tensor, {}, result.undefined, ""};
-      if (pair.recorded.elements() != pair.computed.elements()) return false;
+    if (is_indexer(op_)) scores = std::make_unique<IndexScores>(arguments_of(b));
+    for (std::size_t i = 0; i < std::min(a.pairs.size(), b.pairs.size()); ++i) {
+      Pair pair = a.pairs[i];
+      if (!pair.rows.empty()) pair.undefined.clear();
+      pair.recorded = a.pairs[i].computed, pair.computed = b.pairs[i].computed, pair.rows.clear();
+      if (pair.recorded.elements() != pair.computed.elements()) return {};
       const Left left = left_over(op_, pair, scores.get(), false);
       Rows all(left.rows.size());
       std::iota(all.begin(), all.end(), 0);
       const Sample worst(left, -1);
       const double limit = left.measure == Measure::share ? left.allowed : left.measure == Measure::keys ? 0 : 2;
-      if (std::max(left.figure(all), worst.figure(left)) > limit) return false;
+      const double figure = std::max(left.figure(all), worst.figure(left));
+      most.same = most.same && figure <= limit;
+      if (figure > most.figure) most.figure = figure, most.measure = left.measure;
     }
-    return true;
+    return most;
   }
 
   // ---- the verdict
@@ -355,13 +487,14 @@ class Explaining {
     for (Candidate& c : candidates_) {
       if (!c.named) break;
       const auto twin =
-          std::find_if(named.begin(), named.end(), [&](Candidate* n) { return same_results(*c.run, *n->run); });
+          std::find_if(named.begin(), named.end(), [&](Candidate* n) { return apart(*c.run, *n->run).same; });
       if (twin == named.end()) named.push_back(&c);
       else (*twin)->tried.twins.push_back(c.tried.text + " (" + c.tried.id + ")");
     }
     for (Candidate* c : named) told_.findings.push_back(std::move(c->tried));
     if (told_.findings.empty()) {
-      if (!told_.lints.empty()) told_.verdict = "inputs";
+      if (!told_.loss.empty() && told_.side == "call") told_.verdict = "quantisation";
+      else if (!told_.lints.empty()) told_.verdict = "inputs";
       for (std::size_t i = 0; i < std::min<std::size_t>(3, candidates_.size()); ++i)
         told_.nearest.push_back(std::move(candidates_[i].tried));
       return;
@@ -386,6 +519,14 @@ class Explaining {
 };
 
 }  // namespace
+
+std::string spelled(double figure, Measure m) {
+  if (!std::isfinite(figure)) return "not comparable";
+  char text[64];
+  std::snprintf(text, sizeof text, m == Measure::share || figure < 1000 ? "%.3g" : "%.0f",
+                m == Measure::share ? 100 * figure : figure);
+  return std::string(text) + (m == Measure::keys ? " keys a row" : m == Measure::share ? " % of the codes" : " roundings");
+}
 
 Explanation explain(const Case& c, const ExplainOptions& options) { return Explaining(c, options).explain(); }
 

@@ -20,7 +20,15 @@ struct ExplainOptions {
   bool pairs = false;            // where no change is named: pairs of the nearest ten
   std::int64_t row = -1;         // the row to look at, in place of the worst and some between
   Context* context = nullptr;    // null: the default one
+  struct Limits {                // beyond which codes have lost too much
+    double sqnr = 20;            // dB of a row
+    double below = 10;           // dB below the median of the rows
+    double recall = 0.95;        // of the keys that unquantised operands select
+  } limits{};
 };
+
+/// A figure with its unit, "1.2 roundings"; infinite where shapes or numbers cannot be compared.
+std::string spelled(double figure, Measure);
 
 /// How far one result of the target is, in the words of its measure (left_over.hpp).
 struct Distance {
@@ -48,6 +56,9 @@ struct Explanation {
   Left::Row keys;                             // as called
   std::vector<std::string> lints;             // what the inputs show by themselves
   std::optional<SelectionFigures> selection;  // of the target's list in the first row looked at
+  std::optional<AttentionFigures> attention;  // of the first row looked at; not of caches that are partly stored
+  std::vector<CodeFigures> codes;             // of arguments and results with scales
+  std::string loss;                           // what is beyond the limits, or ""
   std::vector<Tried> findings;                // named, least left over first
   std::vector<Tried> nearest;                 // if none is: the best three
   std::vector<std::string> blind;             // changes that do not show in this call

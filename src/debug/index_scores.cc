@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "debug/rule.hpp"
+
 #include "ops/lightning_indexer/problem.hpp"
 #include "ops/quant_lightning_indexer/problem.hpp"
 
@@ -50,11 +52,35 @@ double dot(const T* a, const T* b, std::int64_t n) {
 
 struct IndexScores::State {
   indexer::Problem p;
+  Tensor query{}, key{}, weights{};  // before quantisation
   struct Row {
     Sequence sequence;
     std::int64_t visible;
   };
   std::vector<Row> rows;
+
+  /// Of `query` or `key`, whichever are there.
+  double score_unquantised(std::int64_t row, std::int64_t j) const {
+    const Sequence& s = rows[std::size_t(row)].sequence;
+    const auto number = [](const Tensor& unquantised, const void* quantised, DType type, std::int64_t at) {
+      if (unquantised) return number_at(unquantised, at);
+      Tensor t;
+      t.data = const_cast<void*>(quantised), t.dtype = type;
+      return number_at(t, at);
+    };
+    const std::int64_t first = p.keys.offset(s.index, s.first_key + j);
+    double sum = 0;
+    for (std::int64_t h = 0; h < p.heads; ++h) {
+      double dot = 0;
+      for (std::int64_t d = 0; d < p.dims; ++d)
+        dot += number(query, p.query.tensor.data, p.type, p.query.offset(row) + h * p.head_stride + d) *
+               number(key, p.keys.data, p.type, first + d);
+      const double scale = query || !p.query_scale.rows.tensor ? 1 : p.query_scale.at(row, h);
+      const double weight = weights ? number_at(weights, p.weights.offset(row, h)) : p.weights.at(row, h);
+      sum += weight * scale * std::max(0.0, dot);
+    }
+    return key || !p.key_scale ? sum : sum * p.key_scale_at(s, j);
+  }
 
   template <class T>
   double score(std::int64_t row, std::int64_t j) const {
@@ -69,7 +95,10 @@ struct IndexScores::State {
   }
 };
 
-IndexScores::IndexScores(const Arguments& a) : state_(new State{problem_of(a), {}}) {
+IndexScores::IndexScores(const Arguments& a) : IndexScores(a, {}, {}, {}) {}
+
+IndexScores::IndexScores(const Arguments& a, const Tensor& query, const Tensor& key, const Tensor& weights)
+    : state_(new State{problem_of(a), query, key, weights, {}}) {
   const indexer::Problem& p = state_->p;
   state_->rows.resize(std::size_t(p.sequences.total_rows));
   for (std::int64_t b = 0; b < p.sequences.count(); ++b) {
@@ -79,9 +108,18 @@ IndexScores::IndexScores(const Arguments& a) : state_(new State{problem_of(a), {
 }
 IndexScores::~IndexScores() = default;
 
+std::int64_t IndexScores::rows() const { return std::int64_t(state_->rows.size()); }
 std::int64_t IndexScores::visible(std::int64_t row) const { return state_->rows[std::size_t(row)].visible; }
 
+std::int64_t IndexScores::page(std::int64_t row, std::int64_t key) const {
+  const indexer::Problem& p = state_->p;
+  const Sequence& s = state_->rows[std::size_t(row)].sequence;
+  if (!p.keys.table) return -1;
+  return p.keys.table[s.index * p.keys.table_stride + (s.first_key + key) / p.keys.page_size * p.keys.table_step];
+}
+
 double IndexScores::score(std::int64_t row, std::int64_t key) const {
+  if (state_->query || state_->key || state_->weights) return state_->score_unquantised(row, key);
   switch (state_->p.type) {
     case DType::i8:
       return state_->score<std::int8_t>(row, key);

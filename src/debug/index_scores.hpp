@@ -12,12 +12,16 @@ namespace dsakit::debug {
 class IndexScores {
  public:
   explicit IndexScores(const Arguments&);  // of an accepted call
+  /// As if nothing had been quantised: rows of these, which lie as the call's do. Absent ones are the call's.
+  IndexScores(const Arguments&, const Tensor& query, const Tensor& key, const Tensor& weights);
   ~IndexScores();
 
+  std::int64_t rows() const;
   /// Keys that query row `row` sees.
   std::int64_t visible(std::int64_t row) const;
-  /// Of a visible key.
+  /// Of a visible key: what it is worth, and the page it lies in (-1 without pages).
   double score(std::int64_t row, std::int64_t key) const;
+  std::int64_t page(std::int64_t row, std::int64_t key) const;
 
  private:
   struct State;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
 #include "debug/addressing.hpp"
 #include "debug/change.hpp"
 #include "debug/names.hpp"
+#include "debug/orders.hpp"
 #include "debug/rule.hpp"
 
 // Tables, rows and columns that lie otherwise than the call says.
@@ -14,11 +16,6 @@ namespace {
 using Index = std::int64_t;
 using std::string;
 
-Index last_axis(const Tensor& t) { return t.rank > 0 ? t.shape[t.rank - 1] : 1; }
-
-/// Where column j of `width` lies if the halves of a row are pairs, and the other way round.
-Index from_pairs(Index j, Index width) { return j < width / 2 ? 2 * j : 2 * (j - width / 2) + 1; }
-Index from_halves(Index j, Index width) { return j / 2 + j % 2 * (width / 2); }
 using Columns = Index (*)(Index j, Index width);
 
 bool order_columns(Edit& e, std::string_view name, Columns columns) {
@@ -89,6 +86,55 @@ bool twice_rotated(Edit& e, const Names& n) {
   return e.map(n.sin, [&](Index i, double s) { return 2 * s * at(cos, i); });
 }
 
+/// Columns of the rows of an index prolog in another order until they have been rotated: the rows of the Hadamard matrix
+/// bring them back. Column c becomes what column from(c) was.
+template <class F>
+bool index_columns(Edit& e, bool query, bool key, F from) {
+  bool changed = false;
+  const auto reorder = [&](const char* matrix) {
+    if (!e.has(matrix)) return false;
+    const Index dim = last_axis(e.tensor(matrix));
+    return e.gather(matrix, [=](Index i) { return from(i / dim, dim) * dim + i % dim; });
+  };
+  if (query && reorder("hadamard_q")) {
+    const Index dim = last_axis(e.tensor("hadamard_q"));
+    const auto of_head = [=](Index i) { return i - i % dim + from(i % dim, dim); };
+    changed = e.gather("w_qb", of_head) && e.gather("w_qb_scale", of_head);
+  }
+  if (key && reorder("hadamard_k")) {
+    const Index dim = last_axis(e.tensor("hadamard_k"));
+    for (const char* name : {"wk", "ln_gamma_k", "ln_beta_k"})
+      changed |= e.gather(name, [=](Index i) { return i - i % dim + from(i % dim, dim); });
+  }
+  return changed;
+}
+
+void index_rotation(const Arguments& a, const Names& n, Changes& all) {
+  if (parameter_of(*a.op, {"hadamard_q"}).empty()) return;
+  struct Part {
+    bool query, key;
+    const char* text;
+  };
+  for (const Part part :
+       {Part{true, true, "index query and key"}, {true, false, "the index query"}, {false, true, "the index key"}}) {
+    const auto add = [&](const string& text, auto from) {
+      all.push_back({"L2", text + part.text, [=](Edit& e) {
+                       const Index rope = e.has(n.cos) ? last_axis(e.tensor(n.cos)) : 0;
+                       return rope > 0 && index_columns(e, part.query, part.key,
+                                                        [=](Index c, Index dim) { return from(c, dim, rope); });
+                     }});
+    };
+    add("RoPE turns the last columns, not the first, of ",
+        [](Index c, Index dim, Index rope) { return (c + dim - rope) % dim; });
+    // How the call has it, `rope_layout` says; the other order of either row alone.
+    if (part.query && part.key) continue;
+    add("RoPE turns pairs, not halves, of ",
+        [](Index c, Index, Index rope) { return c < rope ? from_pairs(c, rope) : c; });
+    add("RoPE turns halves, not pairs, of ",
+        [](Index c, Index, Index rope) { return c < rope ? from_halves(c, rope) : c; });
+  }
+}
+
 void rotation(const Arguments& a, Changes& all) {
   const Names n(*a.op);
   if (!n.sin.empty()) {
@@ -104,6 +150,13 @@ void rotation(const Arguments& a, Changes& all) {
     all.push_back({"L2", "RoPE is applied twice", [=](Edit& e) { return twice_rotated(e, n); }});
     table("L1", " are one row late", [](Edit& e, auto t) { return shift_rows(e, t, 1); });
     table("L1", " are one row early", [](Edit& e, auto t) { return shift_rows(e, t, -1); });
+  }
+  index_rotation(a, n, all);
+  if (a.op->name == "interleave_rope") {
+    all.push_back({"L2", "RoPE turns halves, not pairs, of x",
+                   [](Edit& e) { return order_columns(e, "x", from_halves); }});
+    all.push_back({"L2", "the columns of x were brought into halves already",
+                   [](Edit& e) { return order_columns(e, "x", from_pairs); }});
   }
   for (const char* name : {"rope_layout", "rope_layout_indexer", "mode", "rotary_mode"})
     for (const char* value : {"half", "interleaved", "interleaved_to_half", "interleave"})
@@ -190,7 +243,81 @@ bool columns_of_result(const Reread& r, Columns columns) {
   return width % 2 == 0 && reread(r, [=](Index i) { return i - i % width + columns(i % width, width); });
 }
 
+/// Two results of the call, each where the other should be; their shapes may differ.
+bool in_each_others_place(const Restated& r, const string& one, const string& other) {
+  Pair *a = nullptr, *b = nullptr;
+  for (Pair& p : r.pairs) {
+    if (p.parameter == one) a = &p;
+    if (p.parameter == other) b = &p;
+  }
+  const auto fits = [](const Tensor& x, const Tensor& y) {
+    return x.dtype == y.dtype && x.rank == y.rank && std::equal(x.shape.begin(), x.shape.begin() + x.rank, y.shape.begin());
+  };
+  if (!a || !b || a->computed.elements() == 0 || b->computed.elements() == 0 || !a->rows.empty() || !b->rows.empty() || !fits(a->recorded, b->computed) ||
+      !fits(b->recorded, a->computed))
+    return false;
+  std::swap(a->recorded, b->recorded);
+  std::swap(a->undefined, b->undefined);
+  a->mismatch.clear(), b->mismatch.clear();
+  return true;
+}
+
+void swapped_results(const Arguments& a, Changes& all) {
+  std::vector<const Parameter*> some;
+  for (const Parameter& p : a.op->parameters)
+    if (p.result >= 0 || (p.field.kind == Kind::cache && p.field.is_written())) some.push_back(&p);
+  for (std::size_t i = 0; i < some.size(); ++i)
+    for (std::size_t j = i + 1; j < some.size(); ++j) {
+      const string one = some[i]->field.name, other = some[j]->field.name;
+      const bool caches = some[i]->field.kind == Kind::cache && some[j]->field.kind == Kind::cache;
+      all.push_back({.id = caches ? "L8" : "L3",
+                     .text = one + " and " + other + " are recorded in each other's place",
+                     .restate = [=](const Restated& r) { return in_each_others_place(r, one, other); }});
+    }
+}
+
+/// The right keys of a row, in another order than that of their scores.
+bool order_alone(const Reread& r) {
+  if (r.pair.parameter != "sparse_indices" || last_axis(r.pair.recorded) == 0) return false;
+  const Index width = last_axis(r.pair.recorded);
+  Stored after(r.pair.recorded);
+  const auto entry = [](const Tensor& t, Index i) { return number_at(t, offset_of(t, i)); };
+  bool changed = false;
+  for (Index row = 0; row < after.elements() / width; ++row) {
+    std::vector<double> a, b;
+    for (Index i = row * width; i < (row + 1) * width; ++i)
+      a.push_back(entry(r.pair.recorded, i)), b.push_back(entry(r.pair.computed, i));
+    const std::vector<double> computed = b;
+    changed |= a != b;
+    std::sort(a.begin(), a.end()), std::sort(b.begin(), b.end());
+    if (a == b)
+      for (Index i = 0; i < width; ++i) set_number(after, row * width + i, computed[std::size_t(i)]);
+  }
+  if (!changed) return false;
+  r.memory.push_back(after);
+  r.pair.recorded = after.tensor();
+  return true;
+}
+
+/// As if only the best `kept` keys had been selected.
+bool cut_list(const Reread& r, Index kept) {
+  const Index width = last_axis(r.pair.computed);
+  if (r.pair.parameter != "sparse_indices" || kept >= width) return false;
+  Stored after(r.pair.computed);
+  for (Index i = 0; i < after.elements(); ++i)
+    if (i % width >= kept) set_number(after, i, -1);
+  r.memory.push_back(after);
+  r.pair.computed = after.tensor();
+  return true;
+}
+
+bool high_nibble_first(std::byte* at, Index bytes) {
+  for (Index i = 0; i < bytes; ++i) at[i] = at[i] << 4 | at[i] >> 4;
+  return bytes > 0;
+}
+
 void results(const Arguments& a, Changes& all) {
+  swapped_results(a, all);
   for (const Parameter& p : a.op->parameters) {
     const string name = p.field.name;
     const bool is_cache = p.field.kind == Kind::cache, is_result = p.result >= 0 || is_cache;
@@ -203,6 +330,20 @@ void results(const Arguments& a, Changes& all) {
       add(" is recorded as halves", [](const Reread& r) { return columns_of_result(r, from_halves); });
     }
     if (is_cache) continue;
+    if (p.field.kind == Kind::scale)
+      all.push_back({"Q1", name + " is recorded as its inverse", {}, [=](const Reread& r) {
+                       return r.pair.parameter == name &&
+                              reread_numbers(r, [](double x) { return x == 0 ? 0 : 1 / x; });
+                     }});
+    if (is_quantiser(*a.op) && name == "y")
+      all.push_back({"L9", "the int4 codes of y have the high nibble first", {}, [=](const Reread& r) {
+                       if (r.pair.parameter != "y" || r.pair.recorded.dtype != DType::i32) return false;
+                       Stored after(r.pair.recorded);
+                       high_nibble_first(after.bytes->data(), Index(after.bytes->size()));
+                       r.memory.push_back(after);
+                       r.pair.recorded = after.tensor();
+                       return true;
+                     }});
     add(" is recorded as heads x tokens", heads_before_tokens);
     add(" is recorded as width x heads", width_before_heads);
   }
@@ -214,6 +355,12 @@ void results(const Arguments& a, Changes& all) {
              const bool padded = by > 0;  // -1 ends a list that begins at 1
              return reread_numbers(r, [=](double x) { return padded && x < 0 ? x : x - by; });
            }});
+    all.push_back({"L3", "recorded positions are in another order", {}, order_alone});
+    const auto* count = std::get_if<Index>(&a.at("sparse_count"));
+    for (const Index kept : list_cuts(count ? *count : 0))
+      all.push_back({"A2", "only the best " + std::to_string(kept) + " keys are selected", {}, [=](const Reread& r) {
+                       return cut_list(r, kept);
+                     }});
   }
 }
 
@@ -232,151 +379,39 @@ void weights(const Arguments& a, Changes& all) {
     for (const Index c0 : {16, 32}) {
       if (t.rank != 2 || k % 16 != 0 || n % c0 != 0 || n == c0) continue;
       const string of = w + " ";
-      const auto in_nz = [=](Index i) {  // where the element of row-major position i lies
-        const Index row = i / n, column = i % n;
-        return ((column / c0 * (k / 16) + row / 16) * 16 + row % 16) * c0 + column % c0;
-      };
-      const auto of_nz = [=](Index i) {
-        const Index column = i / (k * c0) * c0 + i % c0, row = i % (k * c0) / c0;
-        return row * n + column;
-      };
+      const Fractal nz{k, n, c0};
       const string blocks = " (c0 " + std::to_string(c0) + ")";
-      all.push_back({"L4", of + "is FRACTAL_NZ, read as ND" + blocks, [=](Edit& e) { return e.gather(w, in_nz); }});
-      all.push_back({"L4", of + "is ND, read as FRACTAL_NZ" + blocks, [=](Edit& e) { return e.gather(w, of_nz); }});
+      all.push_back({"L4", of + "is FRACTAL_NZ, read as ND" + blocks, [=](Edit& e) { return e.gather(w, [=](Index i) { return nz.at(i); }); }});
+      all.push_back({"L4", of + "is ND, read as FRACTAL_NZ" + blocks, [=](Edit& e) { return e.gather(w, [=](Index i) { return nz.of(i); }); }});
     }
   }
   const Names n(*a.op);
   if (n.uk.empty() || n.cos.empty()) return;
-  const auto columns = [&](const char* text, auto from) {
-    all.push_back({"L5", string(n.uq_qr) + text, [=](Edit& e) {
-                     const Mla m(e.arguments(), n);
-                     return weight_columns(e, n.uq_qr, n.uq_qr_scale, [=](Index j) {
-                       return from(m, j / (m.nope + m.rope), j % (m.nope + m.rope));
-                     });
-                   }});
-  };
-  columns(" has all plain columns before all rope columns", [](const Mla& m, Index h, Index c) {
-    return c < m.nope ? h * m.nope + c : m.heads * m.nope + h * m.rope + c - m.nope;
-  });
-  columns(" has the rope columns of each head first", [](const Mla& m, Index h, Index c) {
-    return h * (m.nope + m.rope) + (c < m.nope ? m.rope + c : c - m.nope);
-  });
-  columns(" has its heads fastest", [](const Mla& m, Index h, Index c) { return c * m.heads + h; });
-  all.push_back({"L5", string(n.dkv_kr) + " has its rope columns first", [=](Edit& e) {
-                   const Mla m(e.arguments(), n);
-                   return weight_columns(e, n.dkv_kr, n.dkv_kr_scale,
-                                         [=](Index j) { return j < m.latent ? m.rope + j : j - m.latent; });
-                 }});
-}
-
-// ---- L6, L7: slots and pages
-
-/// An axis of the first paged cache, 0 without one: pages, rows of a page.
-Index paged_axis(const Edit& e, int axis) {
-  for (const Parameter& p : e.op().parameters)
-    if (p.field.kind == Kind::cache && e.has(p.field.name) && e.tensor(p.field.name).rank == 4)
-      return e.tensor(p.field.name).shape[axis];
-  return 0;
-}
-Index page_count(const Edit& e) { return paged_axis(e, 0); }
-Index page_size(const Edit& e) { return paged_axis(e, 1); }
-
-void slots(const Arguments& a, Changes& all) {
-  const string slots(Names(*a.op).slots);
-  if (slots.empty()) return;
-  const auto add = [&](const string& text, auto f) {
-    all.push_back({"L6", slots + text, [=](Edit& e) {
-                     const Index page = page_size(e);
-                     return !e.is_partly_stored() && page > 0 &&
-                            e.map(slots, [=](Index, double x) { return double(f(Index(x), page)); });
-                   }});
-  };
-  add(" is one slot late", [](Index s, Index) { return s < 0 ? s : s + 1; });
-  add(" is one slot early", [](Index s, Index) { return s <= 0 ? s : s - 1; });
-  all.push_back({"L6", slots + ": negative entries are stored in the last slot", [=](Edit& e) {
-                   if (e.is_partly_stored() || !e.has(slots)) return false;
-                   const Index rows = page_size(e) * page_count(e);
-                   bool any = false;
-                   const bool mapped = e.map(slots, [&](Index, double x) {
-                     any |= x < 0;
-                     return x < 0 ? double(rows - 1) : x;
-                   });
-                   return mapped && any && rows > 0;
-                 }});
-  for (const Index other : {16, 64, 128, 256})
-    add(" counts pages of " + std::to_string(other),
-        [=](Index s, Index page) { return s < 0 ? s : s / page * other + s % page; });
-  add(" counts pages of half the size",
-      [](Index s, Index page) { return s < 0 ? s : s / page * (page / 2) + s % page; });
-  add(" counts pages of twice the size",
-      [](Index s, Index page) { return s < 0 ? s : s / page * 2 * page + s % page; });
-}
-
-void pages(const Arguments& a, Changes& all) {
-  const Names n(*a.op);
-  const string table(n.table);
-  if (table.empty()) return;
-  const auto add = [&](const string& text, auto f) {
-    all.push_back({"L7", table + text, [=](Edit& e) {
-                     if (e.is_partly_stored() || !e.has(table) || e.tensor(table).rank != 2) return false;
-                     const Tensor t = e.tensor(table);
-                     const Index rows = t.shape[0], columns = t.shape[1];
-                     return e.map(table, [&](Index i, double was) {
-                       // Places without a page stay without one.
-                       const Index got = f(t, i / columns, i % columns, rows, columns);
-                       return was < 0 ? was : double(got);
-                     });
-                   }});
-  };
-  add(" is ignored: pages lie one after another",
-      [](const Tensor&, Index b, Index j, Index, Index columns) { return b * columns + j; });
-  add(" is ignored: positions are slots", [](const Tensor&, Index, Index j, Index, Index) { return j; });
-  add(" lies transposed",
-      [](const Tensor& t, Index b, Index j, Index rows, Index) { return integer_at(t, j * rows + b); });
-  add(" of the next sequence is read", [](const Tensor& t, Index b, Index j, Index rows, Index columns) {
-    return integer_at(t, (b + 1) % rows * columns + j);
-  });
-  add(" is one page late", [](const Tensor& t, Index b, Index j, Index, Index columns) {
-    return integer_at(t, b * columns + (j + 1) % columns);
-  });
-  if (is_attention(*a.op) && !n.list.empty())
-    for (const int by : {1, -1})
-      all.push_back({"L7", string(n.list) + (by > 0 ? " begins at 1" : " is one position early"), [=](Edit& e) {
-                       return e.map(n.list, [=](Index, double x) { return x < 0 || x < by ? x : x - by; });
+  // Of the columns of a matrix with their scales, or of the scales alone.
+  const auto columns = [&](std::string_view matrix, std::string_view scale, const char* text, auto from) {
+    const auto at = [=](const Edit& e) { return [m = Mla(e.arguments(), n), from](Index j) { return from(m, j); }; };
+    all.push_back({"L5", string(matrix) + text, [=](Edit& e) { return weight_columns(e, matrix, scale, at(e)); }});
+    if (!scale.empty() && a.tensor(scale))
+      all.push_back({"L10", string(scale) + text, [=](Edit& e) {
+                       if (!e.has(matrix)) return false;
+                       const bool of_columns = e.has(scale) && e.tensor(scale).elements() == last_axis(e.tensor(matrix));
+                       return of_columns && e.gather(scale, at(e));
                      }});
-}
-
-// ---- L8: packed rows
-
-/// Bytes of a packed row: codes, rope, scales.
-struct Packed {
-  Index codes, rope, scales;
-  explicit Packed(const Edit& e) {
-    rope = 2 * std::get<Index>(e.arguments().at("rope_head_dim"));
-    const Index tile = std::get<Index>(e.arguments().at("tile_size")), row = last_axis(e.tensor("key"));
-    codes = (row - rope) * tile / (tile + 4), scales = row - rope - codes;
-  }
-  Index row() const { return codes + rope + scales; }
-};
-
-void packed_rows(const Arguments& a, Changes& all) {
-  if (a.op->name != "kv_quant_sparse_flash_attention") return;
-  const auto add = [&](const char* text, auto from) {
-    all.push_back({"L8", text, [=](Edit& e) {
-                     const Packed p(e);
-                     return e.gather("key", [=](Index i) { return i - i % p.row() + from(p, i % p.row()); });
-                   }});
   };
-  add("rows of key have the scales before the rope part", [](const Packed& p, Index b) {
-    return b < p.codes ? b : b < p.codes + p.rope ? b + p.scales : b - p.rope;
-  });
-  add("rows of key have the rope part first", [](const Packed& p, Index b) {
-    return b < p.codes ? b + p.rope : b < p.codes + p.rope ? b - p.codes : b;
-  });
-  add("rows of key have their scales reversed", [](const Packed& p, Index b) {
-    const Index first = p.codes + p.rope, tile = (b - first) / 4, tiles = p.scales / 4;
-    return b < first ? b : first + (tiles - 1 - tile) * 4 + (b - first) % 4;
-  });
+  const auto heads = [](auto f) {
+    return [=](const Mla& m, Index j) { return f(m, j / (m.nope + m.rope), j % (m.nope + m.rope)); };
+  };
+  columns(n.uq_qr, n.uq_qr_scale, " has all plain columns before all rope columns",
+          heads([](const Mla& m, Index h, Index c) {
+            return c < m.nope ? h * m.nope + c : m.heads * m.nope + h * m.rope + c - m.nope;
+          }));
+  columns(n.uq_qr, n.uq_qr_scale, " has the rope columns of each head first", heads([](const Mla& m, Index h, Index c) {
+            return h * (m.nope + m.rope) + (c < m.nope ? m.rope + c : c - m.nope);
+          }));
+  columns(n.uq_qr, n.uq_qr_scale, " has its heads fastest",
+          heads([](const Mla& m, Index h, Index c) { return c * m.heads + h; }));
+  columns(n.dkv_kr, n.dkv_kr_scale, " has its rope columns first",
+          [](const Mla& m, Index j) { return j < m.latent ? m.rope + j : j - m.latent; });
 }
 
 // ---- L9: element types
@@ -400,9 +435,20 @@ void types(const Arguments& a, Changes& all) {
     all.push_back({"L9", name + (is_bf16 ? " has the bits of float16" : " has the bits of bfloat16"),
                    [=](Edit& e) { return e.has(name) && reinterpret(e, name); }});
   }
-  for (const string& name : inputs_of(a, [](const Parameter&p, const Tensor&t) {
+  const bool packed = a.op->name == "kv_quant_sparse_flash_attention";
+  for (const string& name : inputs_of(a, [=](const Parameter& p, const Tensor& t) {
+         return t.dtype == DType::i32 && (p.field.kind == Kind::weight || p.field.kind == Kind::cache);
+       }))
+    all.push_back({"L9", "the int4 codes of " + name + " have the high nibble first", [=](Edit& e) {
+                     if (!e.has(name)) return false;
+                     Stored after(e.tensor(name));
+                     high_nibble_first(after.bytes->data(), Index(after.bytes->size()));
+                     e.set(name, after);
+                     return true;
+                   }});
+  for (const string& name : inputs_of(a, [=](const Parameter& p, const Tensor& t) {
          return t.dtype == DType::i8 && t.format == Format::ND &&
-                (p.field.kind == Kind::data || p.field.kind == Kind::weight);
+                (p.field.kind == Kind::data || p.field.kind == Kind::weight || (p.field.kind == Kind::cache && !packed));
        }))
     all.push_back({"L9", name + " has codes of uint8 around 128",
                    [=](Edit& e) { return e.map(name, [](Index, double x) { return x < 0 ? x + 128 : x - 128; }); }});
@@ -410,28 +456,42 @@ void types(const Arguments& a, Changes& all) {
 
 // ---- L10: scales
 
+/// Whether a scale of keys or values lies in pages as they do.
+bool is_by_page(const Arguments& a, const string& scale) {
+  const bool key = scale.find("key") != string::npos, value = scale.find("value") != string::npos;
+  if (a.op->name != "fused_infer_attention_score_v2") return key;
+  return (key || value) && std::get<Index>(a.at(key ? "key_quant_mode" : "value_quant_mode")) >= 4;
+}
+
 void scales(const Arguments& a, Changes& all) {
   const Names n(*a.op);
   for (const string& s : scales_of(a)) {
     const Tensor& t = a.tensor(s);
-    const bool paged = !n.table.empty() && a.tensor(n.table) && s.find("key") != string::npos && t.rank >= 2;
-    Index rows = t.rank > 0 ? t.shape[0] : 1, columns = t.elements() / std::max<Index>(rows, 1);
+    const bool apart = s == "k_nope_scales";  // rows of tiles, of a cache without an axis of pages
+    const bool paged = !n.table.empty() && a.tensor(n.table) && t.rank >= 2 && (apart || is_by_page(a, s));
+    const Index rows = t.rank > 0 ? t.shape[0] : 1, columns = t.elements() / std::max<Index>(rows, 1);
     if (!paged && rows > 1 && columns > 1)
       all.push_back({"L10", s + " lies as its other axis first",
                      [=](Edit& e) { return e.gather(s, [=](Index i) { return i % columns * rows + i / columns; }); }});
     if (rows > 1 && !paged)
       all.push_back({"L10", s + " is one row late", [=](Edit& e) { return shift_rows(e, s, 1); }});
     if (!paged) continue;
+    const Index tiles = apart ? columns : 1;
+    if (tiles > 1)
+      all.push_back({"L10", "the tiles of " + s + " are reversed", [=](Edit& e) {
+                       return e.gather(s, [=](Index i) { return i - i % tiles + tiles - 1 - i % tiles; });
+                     }});
     const auto by_position = [&](const char* text, bool own) {
       all.push_back({"L10", s + text, [=](Edit& e) {
                        if (e.is_partly_stored() || !e.has(n.table)) return false;
                        const Tensor table = e.tensor(n.table);
-                       const Index size = columns;  // entries of a page
-                       std::vector<Index> from(std::size_t(rows * size));
-                       for (Index i = 0; i < rows * size; ++i) from[std::size_t(i)] = i;
+                       const Index size = apart ? page_rows(e.arguments()) * tiles : columns;  // entries of a page
+                       const Index entries = rows * columns, pages = size > 0 ? entries / size : 0;
+                       std::vector<Index> from(static_cast<std::size_t>(entries));
+                       for (Index i = 0; i < entries; ++i) from[std::size_t(i)] = i;
                        for (Index i = 0; i < table.elements(); ++i) {
                          const Index page = integer_at(table, i), at = own ? i : i % table.shape[1];
-                         for (Index r = 0; page >= 0 && page < rows && at < rows && r < size; ++r)
+                         for (Index r = 0; page >= 0 && page < pages && at < pages && r < size; ++r)
                            from[std::size_t(page * size + r)] = at * size + r;
                        }
                        return e.gather(s, [&](Index i) { return from[std::size_t(i)]; });
@@ -441,8 +501,8 @@ void scales(const Arguments& a, Changes& all) {
     if (a.tensor(n.table).rank == 2 && a.tensor(n.table).shape[0] > 1)
       by_position(" is read by position and sequence, not by block_table", true);
     all.push_back({"L10", s + " is one entry late", [=](Edit& e) {
-                     const Index all_entries = rows * columns;
-                     return e.gather(s, [=](Index i) { return (i + 1) % all_entries; });
+                     const Index entries = rows * columns;
+                     return e.gather(s, [=](Index i) { return (i + tiles) % entries; });
                    }});
   }
 }
@@ -453,9 +513,7 @@ void add_layout_changes(const Arguments& a, Changes& all) {
   rotation(a, all);
   results(a, all);
   weights(a, all);
-  slots(a, all);
-  pages(a, all);
-  packed_rows(a, all);
+  add_cache_changes(a, all);
   types(a, all);
   scales(a, all);
 }

@@ -47,6 +47,7 @@ double square_of_difference(double a, double b) {
 void count_keys(Left::Row& row, std::int64_t at, std::vector<std::int64_t> recorded, std::vector<std::int64_t> computed,
                 const IndexScores& scores, bool strict) {
   const auto valid = [](std::vector<std::int64_t>& list) { std::erase(list, -1); };
+  const bool in_other_order = recorded != computed;
   valid(recorded), valid(computed);
   const std::int64_t visible = scores.visible(at);
   const double cut = computed.empty() ? 0 : scores.score(at, computed.back());
@@ -67,6 +68,7 @@ void count_keys(Left::Row& row, std::int64_t at, std::vector<std::int64_t> recor
     else ++row.wrong;
   }
   row.wrong = std::max(row.wrong, lengths);
+  if (strict && in_other_order) row.wrong = std::max<std::int64_t>(row.wrong, 1);
 }
 
 }  // namespace
@@ -103,9 +105,12 @@ Left left_over(const Operator& op, const Pair& pair, const IndexScores* scores, 
   if (selects) {
     left.measure = Measure::keys, left.fewer = 4;
     left.allowed = strict ? 0 : double(list / 2048), left.departing = std::max(4 * left.allowed, 1.0);
-  } else if (!is_float(computed.dtype)) {
+  } else if (!is_float(computed.dtype) || is_quantiser(op)) {
     left.measure = Measure::share, left.fewer = 10;
-    left.allowed = computed.dtype != DType::i8 ? 0 : is_prolog(op) ? 0.01 : 0.002;
+    // The ration of licensed codes, behind hidden roundings for prologs, and three deviations of so few as are probed.
+    const double ration = computed.dtype != DType::i8 || is_quantiser(op) ? 0 : is_prolog(op) ? 0.01 : 0.002;
+    const std::int64_t probed = width * std::clamp<std::int64_t>(recorded.elements() / width, 1, 8);
+    left.allowed = ration + 3 * std::sqrt(ration / double(probed));
     left.departing = 10 * left.allowed;
   }
   left.rows.resize(std::size_t(recorded.elements() / width));

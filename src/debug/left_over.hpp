@@ -24,7 +24,7 @@ struct Left {
   };
   Measure measure = Measure::roundings;
   double allowed = 2;    // a right change leaves no more
-  double departing = 4;  // and a call to be explained is at least as far
+  double departing = 4;  // and a call to be explained is at least as far (a share: beyond what is allowed)
   double fewer = 2;      // and as many times further than after the right change
   std::vector<Row> rows;
 

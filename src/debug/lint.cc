@@ -4,10 +4,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 
 #include "core/float16.hpp"
 #include "core/view.hpp"
+#include "debug/addressing.hpp"
 #include "debug/names.hpp"
+#include "debug/orders.hpp"
 #include "debug/rule.hpp"
 
 namespace dsakit::debug {
@@ -58,14 +61,21 @@ void int8_weights(const Arguments& a, std::vector<string>& all) {
          return p.field.kind == Kind::weight && t.dtype == DType::i8 && t.rank == 2 && t.format == Format::ND;
        })) {
     const Tensor& t = a.tensor(w);
-    std::vector<char> row(std::size_t(t.shape[0])), column(std::size_t(t.shape[1]));
-    for (Index i = 0; i < t.elements(); ++i)
-      if (std::abs(element(t, i)) >= 127) row[std::size_t(i / t.shape[1])] = column[std::size_t(i % t.shape[1])] = 1;
+    const Index rows = t.shape[0], columns = t.shape[1];
+    const Fractal nz{rows, columns, 32};
+    const bool blocks = rows % 16 == 0 && columns % 32 == 0 && columns > 32;
+    std::vector<char> row(static_cast<std::size_t>(rows)), column(static_cast<std::size_t>(columns)), as_nz(column);
+    for (Index i = 0; i < t.elements(); ++i) {
+      if (std::abs(element(t, i)) >= 127) row[std::size_t(i / columns)] = column[std::size_t(i % columns)] = 1;
+      if (blocks && std::abs(element(t, nz.at(i))) >= 127) as_nz[std::size_t(i % columns)] = 1;
+    }
     const auto every = [](const std::vector<char>& v) {
       return std::all_of(v.begin(), v.end(), [](char x) { return x; });
     };
-    if (every(row) && !every(column))
-      all.push_back(w + " reaches 127 in every row, not in every column: transposed, or FRACTAL_NZ read as ND?");
+    if (every(column)) continue;
+    if (every(row)) all.push_back(w + " reaches 127 in every row, not in every column: transposed?");
+    else if (blocks && every(as_nz))
+      all.push_back(w + " reaches 127 in every column only if it is read as FRACTAL_NZ");
   }
 }
 
@@ -97,24 +107,122 @@ void sixteen_bits(const Arguments& a, std::vector<string>& all) {
   }
 }
 
+/// The largest is far above the others.
+void add_outlier(const string& name, const std::vector<double>& scales, std::vector<string>& all) {
+  if (scales.size() < 16) return;
+  const auto most = std::max_element(scales.begin(), scales.end());
+  std::vector<double> sorted = scales;
+  std::nth_element(sorted.begin(), sorted.begin() + Index(sorted.size() / 2), sorted.end());
+  const double median = sorted[sorted.size() / 2];
+  if (!(median > 0) || !(*most > kOutlier * median)) return;
+  char text[64];
+  std::snprintf(text, sizeof text, " is %.3g, %.3g x the median", *most, *most / median);
+  all.push_back("entry " + std::to_string(most - scales.begin()) + " of " + name + text);
+}
+
 void outliers(const Arguments& a, std::vector<string>& all) {
   for (const string& s : scales_of(a)) {
     const Tensor& t = a.tensor(s);
-    std::vector<double> sorted;
-    for (Index i = 0; i < t.elements(); ++i) sorted.push_back(element(t, i));
-    const auto most = std::max_element(sorted.begin(), sorted.end());
-    const Index at = most - sorted.begin();
-    const double largest = *most;
-    std::nth_element(sorted.begin(), sorted.begin() + Index(sorted.size() / 2), sorted.end());
-    const double median = sorted[sorted.size() / 2];
-    if (sorted.size() < 16 || !(median > 0) || !(largest > kOutlier * median)) continue;
-    char text[64];
-    std::snprintf(text, sizeof text, " is %.3g, %.3g x the median", largest, largest / median);
-    all.push_back("entry " + std::to_string(at) + " of " + s + text);
+    std::vector<double> scales;
+    for (Index i = 0; i < t.elements(); ++i) scales.push_back(element(t, i));
+    add_outlier(s, scales, all);
   }
 }
 
-/// Lists that go on behind a -1.
+/// Codes in groups that have a scale each: the largest of a group is 127, unless somebody clipped it, and no channel
+/// should be the largest of most groups.
+void groups(const Arguments& a, std::vector<string>& all) {
+  struct Coded {
+    const char *codes, *scales;
+  };
+  for (const Coded c : {Coded{"query", "query_dequant_scale"}, {"key", "key_dequant_scale"}, {"q_norm", "q_norm_scale"},
+                        {"token_x", "dequant_scale_x"}, {"key_nope_2d", "k_nope_scales"}}) {
+    if (parameter_of(*a.op, {c.codes}).empty() || parameter_of(*a.op, {c.scales}).empty()) continue;
+    const Tensor &codes = a.tensor(c.codes), &scales = a.tensor(c.scales);
+    if (!codes || !scales || codes.dtype != DType::i8 || scales.elements() == 0) continue;
+    const Index width = codes.elements() / scales.elements();
+    if (width < 16 || codes.elements() % scales.elements() != 0) continue;
+    Index some = 0, low = 0;
+    std::vector<Index> largest(static_cast<std::size_t>(width));
+    for (Index first = 0; first < codes.elements(); first += width) {
+      Index at = 0;
+      double most = 0;
+      for (Index i = 0; i < width; ++i)
+        if (const double x = std::abs(element(codes, first + i)); x > most) most = x, at = i;
+      if (most == 0) continue;
+      ++some, low += most < 127, ++largest[std::size_t(at)];
+    }
+    if (some < 16) continue;
+    if (2 * low > some)
+      all.push_back(std::to_string(low) + " of " + std::to_string(some) + " groups of " + c.codes +
+                    " do not reach 127: clipped, or of another scale?");
+    const auto at = std::max_element(largest.begin(), largest.end());
+    if (2 * *at > some)
+      all.push_back("channel " + std::to_string(at - largest.begin()) + " is the largest of " + std::to_string(*at) +
+                    " of " + std::to_string(some) + " groups of " + c.codes + ": an outlier");
+  }
+}
+
+/// Where the documented place of the scales of packed rows holds none, but the place behind the codes does.
+void packed_rows(const Arguments& a, std::vector<string>& all) {
+  if (a.op->name != "kv_quant_sparse_flash_attention" || !a.tensor("key")) return;
+  const Tensor& key = a.tensor("key");
+  const Index row = last_axis(key), rope = 2 * std::get<Index>(a.at("rope_head_dim"));
+  const Index tile = std::get<Index>(a.at("tile_size")), tiles = (row - rope) / (tile + 4);
+  const auto are_scales = [&](Index r, Index first) {
+    for (Index i = 0; i < tiles; ++i) {
+      float x;
+      std::byte bytes[4];
+      for (Index b = 0; b < 4; ++b)
+        bytes[b] = static_cast<const std::byte*>(key.data)[offset_of(key, r * row + first + 4 * i + b)];
+      std::memcpy(&x, bytes, sizeof x);
+      if (!(x > 1e-9f && x < 1)) return false;
+    }
+    return tiles > 0;
+  };
+  Index documented = 0, before = 0;
+  const Index rows = key.elements() / std::max<Index>(row, 1), step = std::max<Index>(rows / 4096, 1);
+  for (Index r = 0; r < rows; r += step) {
+    documented += are_scales(r, tiles * tile + rope);
+    before += are_scales(r, tiles * tile);
+  }
+  if (documented == 0 && before > 0)
+    all.push_back("rows of key have small positive float32 right behind the codes: scales before the rope part?");
+}
+
+/// Counts of keys that look like totals of the query's tokens.
+void lengths(const Arguments& a, std::vector<string>& all) {
+  const Names n(*a.op);
+  if (n.lengths_key.empty() || n.query.empty() || !a.tensor(n.lengths_key) || !a.tensor(n.query)) return;
+  const Tensor &keys = a.tensor(n.lengths_key), &query = a.tensor(n.query);
+  const auto folded = parameter_of(*a.op, {"layout_query", "input_layout"});
+  const bool counts = a.tensor(n.table) || parameter_of(*a.op, {"layout_key", "layout_kv"}).empty();
+  if (folded.empty() || !std::get<string>(a.at(folded)).starts_with("TND") || !counts || keys.elements() < 3) return;
+  for (Index b = 1; b < keys.elements(); ++b)
+    if (integer_at(keys, b) < integer_at(keys, b - 1)) return;
+  if (integer_at(keys, keys.elements() - 1) == query.shape[0])
+    all.push_back(string(n.lengths_key) + " never decreases and ends at " + std::to_string(query.shape[0]) +
+                  ", the tokens of the query: running totals, not counts?");
+}
+
+/// Pages and slots whose rows begin where 32 bits with a sign do not reach.
+void addresses(const Bound& bound, std::vector<string>& all) {
+  const Arguments& a = bound.arguments;
+  for (const PageUse& use : pages_of(a)) {
+    if (use.caches.empty() || use.used.empty()) continue;
+    const Tensor& cache = a.tensor(use.caches.front());
+    const auto numbers = bound.pools.find(string(use.caches.front()));  // as they were, where only some are stored
+    Index last = 0;
+    for (const PageUse::Entry& e : use.used)
+      last = std::max(last, numbers == bound.pools.end() ? e.page : numbers->second[std::size_t(e.page)]);
+    const Index elements = cache.elements() / std::max<Index>(cache.shape[0], 1);
+    if (elements > 0 && last >= (Index{1} << 31) / elements)
+      all.push_back("page " + std::to_string(last) + " of " + string(use.caches.front()) +
+                    " lies past element 2^31: addresses of 32 bits?");
+  }
+}
+
+/// Lists that go on behind a -1, or name what is no position of the sequence.
 void lists(const Arguments& a, std::vector<string>& all) {
   const Names n(*a.op);
   if (n.list.empty() || !is_attention(*a.op) || !a.tensor(n.list) || a.tensor(n.list).rank < 1) return;
@@ -124,19 +232,36 @@ void lists(const Arguments& a, std::vector<string>& all) {
     if (i % width != 0 && element(t, i) >= 0 && element(t, i - 1) < 0) {
       all.push_back("list " + std::to_string(i / width) + " of " + string(n.list) +
                     " goes on behind -1, where it ends");
+      break;
+    }
+  Index longest = 0, block = 1;
+  if (!a.tensor(n.lengths_key)) return;
+  if (const auto name = parameter_of(*a.op, {"sparse_block_size"}); !name.empty()) block = std::get<Index>(a.at(name));
+  for (Index b = 0; b < a.tensor(n.lengths_key).elements(); ++b)
+    longest = std::max(longest, integer_at(a.tensor(n.lengths_key), b));
+  for (Index i = 0; i < t.elements(); ++i)
+    if (integer_at(t, i) * block >= longest) {
+      all.push_back("list " + std::to_string(i / width) + " of " + string(n.list) + " names " +
+                    std::to_string(integer_at(t, i)) + ", and the longest sequence has " + std::to_string(longest) +
+                    " keys");
       return;
     }
 }
 
 }  // namespace
 
-std::vector<std::string> lints_of(const Arguments& a) {
+std::vector<std::string> lints_of(const Bound& bound) {
+  const Arguments& a = bound.arguments;
   std::vector<string> all;
   rope_table(a, all);
   int8_weights(a, all);
   sixteen_bits(a, all);
+  packed_rows(a, all);
+  groups(a, all);
   outliers(a, all);
+  lengths(a, all);
   lists(a, all);
+  addresses(bound, all);
   return all;
 }
 

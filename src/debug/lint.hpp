@@ -3,11 +3,11 @@
 #include <string>
 #include <vector>
 
-#include "debug/arguments.hpp"
+#include "debug/bind.hpp"
 
 namespace dsakit::debug {
 
 /// Signs of a mistake that the inputs show by themselves, one sentence each; nothing is run.
-std::vector<std::string> lints_of(const Arguments&);
+std::vector<std::string> lints_of(const Bound&);
 
 }  // namespace dsakit::debug

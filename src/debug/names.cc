@@ -43,6 +43,17 @@ bool is_attention(const Operator& op) {
 }
 bool is_float(DType t) { return t == DType::f16 || t == DType::bf16 || t == DType::f32 || t == DType::f64; }
 
+bool is_quantiser(const Operator& op) {
+  return op.name == "dynamic_quant" || op.name == "dynamic_block_quant" || op.name == "quantize";
+}
+
+Integers list_cuts(std::int64_t width) {
+  Integers cuts;
+  for (const std::int64_t kept : {width / 2, std::int64_t{512}, std::int64_t{1024}})
+    if (kept > 0 && kept < width && std::find(cuts.begin(), cuts.end(), kept) == cuts.end()) cuts.push_back(kept);
+  return cuts;
+}
+
 std::vector<std::string> scales_of(const Arguments& a) {
   return inputs_of(a, [&](const Parameter& p, const Tensor& t) {
     return std::string_view(p.field.name).find("scale") != std::string_view::npos && is_float(t.dtype) &&

@@ -23,6 +23,11 @@ bool is_prolog(const Operator&);
 bool is_indexer(const Operator&);  // selects
 bool is_attention(const Operator&);
 bool is_float(DType);
+/// Codes and scales of rows that are given: they are equal everywhere.
+bool is_quantiser(const Operator&);
+
+/// Lengths at which a list of so many entries is cut by mistake.
+Integers list_cuts(std::int64_t width);
 
 /// Tensors that a call reads and leaves alone, with elements, for which `f(parameter, tensor)` holds.
 template <class F>

@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "core/view.hpp"
+#include "debug/edit.hpp"
 #include "debug/execute.hpp"
 #include "debug/rule.hpp"
 #include "debug/test_cases.hpp"
@@ -22,6 +23,15 @@ inline Stored random_stored(Random& r, DType type, std::vector<std::int64_t> sha
     else if (type == DType::f16) reinterpret_cast<f16*>(to)[i] = to_f16(r.uniform(low, high));
     else reinterpret_cast<float*>(to)[i] = r.uniform(low, high);
   }
+  return s;
+}
+
+/// Codes of groups that reach 127 somewhere, as quantised ones do.
+inline Stored random_codes(Random& r, std::vector<std::int64_t> shape, std::int64_t group) {
+  Stored s = random_stored(r, DType::i8, std::move(shape));
+  auto* codes = reinterpret_cast<std::int8_t*>(s.bytes->data());
+  for (std::int64_t first = 0, n = s.elements(); first < n; first += group)
+    codes[first + r.below(group)] = std::int8_t(r.below(2) ? 127 : -127);
   return s;
 }
 
@@ -52,8 +62,11 @@ inline Case indexer_case(bool quantised, std::uint64_t seed) {
   c.call = quantised ? "dsakit.quant_lightning_indexer" : "dsakit.lightning_indexer";
   batch.add(c, "actual_seq_lengths_key", "layout_key");
   c.attributes["sparse_count"] = std::int64_t{64};
-  c.tensors["in.query"] = random_stored(r, type, {batch.rows, heads, dims});
-  c.tensors["in.key"] = random_stored(r, type, {batch.pages, batch.page, 1, dims});
+  const auto rows = [&](std::vector<std::int64_t> shape) {
+    return quantised ? random_codes(r, std::move(shape), dims) : random_stored(r, type, std::move(shape));
+  };
+  c.tensors["in.query"] = rows({batch.rows, heads, dims});
+  c.tensors["in.key"] = rows({batch.pages, batch.page, 1, dims});
   c.tensors["in.weights"] = random_stored(r, quantised ? DType::f16 : type, {batch.rows, heads}, -0.5f, 1);
   if (!quantised) return c;
   c.tensors["in.query_dequant_scale"] = random_stored(r, DType::f16, {batch.rows, heads}, 0.01f, 0.05f);
@@ -144,13 +157,45 @@ inline Case mla_case(bool quantised, std::uint64_t seed) {
   return c;
 }
 
+/// Packed rows: codes, rope part and scales of tiles in one cache.
+inline Case packed_mla_case(std::uint64_t seed) {
+  Random r(seed + 1);
+  Case c = mla_case(true, seed);
+  constexpr std::int64_t latent = 64, rope = 16, tile = 16;
+  c.attributes["kv_cache_quant_mode"] = std::int64_t{3};
+  c.attributes["ckvkr_repo_mode"] = c.attributes["quant_scale_repo_mode"] = std::int64_t{1};
+  c.attributes["tile_size"] = tile;
+  c.tensors["in.kv_cache"] = random_stored(r, DType::i8, {4, 8, 1, latent + 2 * rope + 4 * latent / tile});
+  c.tensors["in.k_nope_clip_alpha"] = stored<float>({1}, {0.8f});
+  c.tensors["in.kr_cache"] = random_stored(r, DType::bf16, {4, 8, 1, 0});
+  return c;
+}
+
+/// Everything int8: activations, weights, absorbed query and latent rows.
+inline Case int8_mla_case(std::uint64_t seed) {
+  Random r(seed + 2);
+  Case c = mla_case(true, seed);
+  c.call = "dsakit.mla_prolog_v2";
+  for (const char* absent : {"qc_qr_scale", "kc_scale", "query_norm_flag", "weight_quant_mode"}) c.attributes.erase(absent);
+  for (const char* name : {"weight_dq", "weight_uq_qr", "weight_dkv_kr", "kv_cache"}) {
+    Stored& t = c.tensors[std::string("in.") + name];
+    t = random_stored(r, DType::i8, t.shape);
+  }
+  c.tensors["in.token_x"] = random_codes(r, {10, 128}, 128);
+  c.tensors["in.dequant_scale_x"] = random_stored(r, DType::f32, {10, 1}, 0.0005f, 0.002f);
+  c.tensors["in.dequant_scale_w_dq"] = random_stored(r, DType::f32, {1, 64}, 0.0005f, 0.002f);
+  c.tensors["in.dequant_scale_w_dkv_kr"] = random_stored(r, DType::f32, {1, 80}, 0.0005f, 0.002f);
+  c.tensors["in.quant_scale_ckv"] = stored<float>({1, 64}, std::vector<float>(64, 40.0f));
+  return c;
+}
+
 inline Case index_prolog_case(std::uint64_t seed) {
   Random r(seed);
   constexpr std::int64_t tokens = 10, hidden = 128, rank = 64, heads = 4, dim = 32, rope = 16;
   Case c;
   c.call = "dsakit.lightning_indexer_prolog_quant";
   c.tensors["in.x"] = random_stored(r, DType::bf16, {tokens, hidden}, -0.02f, 0.02f);
-  c.tensors["in.q_norm"] = random_stored(r, DType::i8, {tokens, rank});
+  c.tensors["in.q_norm"] = random_codes(r, {tokens, rank}, rank);
   c.tensors["in.q_norm_scale"] = random_stored(r, DType::f32, {tokens, 1}, 0.005f, 0.02f);
   c.tensors["in.w_qb"] = random_stored(r, DType::i8, {rank, heads * dim});
   c.tensors["in.w_qb_scale"] = random_stored(r, DType::f32, {1, heads * dim}, 0.0005f, 0.002f);
@@ -184,6 +229,84 @@ inline Case dense_case(std::uint64_t seed) {
   c.tensors["in.value"] = random_stored(r, DType::bf16, {pages, page, 2 * dv});
   c.tensors["in.block_table"] = stored<std::int32_t>({2, 32}, batch.table);
   c.attributes["actual_seq_kvlen"] = Integers{500, 290};
+  return c;
+}
+
+/// Rows in one piece, with a mask and a band of their own.
+inline Case masked_case(std::uint64_t seed) {
+  Random r(seed);
+  constexpr std::int64_t sequences = 2, rows = 6, heads = 4, dv = 32, keys = 40;
+  Case c;
+  c.call = "dsakit.fused_infer_attention_score_v2";
+  c.attributes = {{"num_query_heads", heads},         {"num_key_value_heads", std::int64_t{2}},
+                  {"softmax_scale", 0.3},             {"input_layout", std::string("BSND")},
+                  {"pre_tokens", std::int64_t{1}},   {"next_tokens", std::int64_t{30}},
+                  {"sparse_mode", std::int64_t{0}}};
+  c.tensors["in.query"] = random_stored(r, DType::bf16, {sequences, rows, heads, dv}, -2, 2);
+  c.tensors["in.key"] = random_stored(r, DType::bf16, {sequences, keys, 2, dv});
+  c.tensors["in.value"] = random_stored(r, DType::bf16, {sequences, keys, 2, dv});
+  std::vector<std::uint8_t> mask(std::size_t(sequences * rows * keys));
+  for (auto& x : mask) x = std::uint8_t(r.below(3) == 0);
+  c.tensors["in.atten_mask"] = stored<std::uint8_t>({sequences, rows, keys}, mask);
+  return c;
+}
+
+/// Pages of codes, int8 or eight int4 in a word, with a scale and an offset for each row of a page.
+inline Case coded_case(bool int4, std::uint64_t seed) {
+  Random r(seed);
+  Case c = dense_case(seed);
+  constexpr std::int64_t pages = 64, page = 16, dv = 64;
+  for (const char* name : {"key", "value"}) {
+    const std::string key = std::string("in.") + name, scale = std::string("in.dequant_scale_") + name;
+    c.tensors[key] = random_stored(r, DType::i8, {pages, page, 2 * dv / (int4 ? 2 : 1)});
+    if (int4) c.tensors[key].type = &io::file_dtype_of(DType::i32), c.tensors[key].shape.back() /= 4;
+    c.attributes[std::string(name) + "_quant_mode"] = std::int64_t{4};
+    c.tensors[scale] = random_stored(r, DType::f32, {pages, page}, 0.004f, int4 ? 0.2f : 0.012f);
+    c.tensors[std::string("in.dequant_offset_") + name] = random_stored(r, DType::f32, {pages, page}, -2, 2);
+  }
+  return c;
+}
+
+/// dynamic_quant, with groups of zeros and of small numbers; `int4`: eight codes in a word.
+inline Case dynamic_quant_case(bool int4, std::uint64_t seed) {
+  Random r(seed);
+  constexpr std::int64_t rows = 128, width = 128;
+  Case c;
+  c.call = "dsakit.dynamic_quant";
+  if (int4) c.attributes["dst_type"] = std::string("quint4x2");
+  Stored x = random_stored(r, DType::bf16, {rows, width});
+  for (std::int64_t i = 0; i < x.elements(); ++i) {  // one row without any, two of small numbers
+    const std::int64_t row = i / width;
+    const double times = row == 5 ? 0 : row == 6 ? 1e-6 : row == 7 ? 1e-10 : 1;
+    set_number(x, i, times * number_at(x.tensor(), i));
+  }
+  c.tensors["in.input"] = x;
+  c.tensors["in.smooth_scales"] = random_stored(r, DType::bf16, {width}, 0.5f, 2);
+  return c;
+}
+
+inline Case block_quant_case(std::uint64_t seed) {
+  Case c = dynamic_quant_case(false, seed);
+  c.call = "dsakit.dynamic_block_quant";
+  c.attributes["col_block_size"] = std::int64_t{32};
+  c.tensors["in.x"] = c.tensors["in.input"];
+  c.tensors.erase("in.input"), c.tensors.erase("in.smooth_scales");
+  return c;
+}
+
+/// Quarters as numbers: products end on ties.
+inline Case quantize_case(bool divides, std::uint64_t seed) {
+  Random r(seed);
+  constexpr std::int64_t rows = 40, width = 96;
+  Case c;
+  c.call = "dsakit.quantize";
+  c.attributes = {{"dtype", std::string("qint8")}, {"div_mode", divides}, {"axis", std::int64_t{-1}}};
+  Stored x(io::file_dtype_of(DType::f32), {rows, width}), scales(io::file_dtype_of(DType::f32), {width});
+  for (std::int64_t i = 0; i < x.elements(); ++i) set_number(x, i, double(r.below(400) - 200) / 4);
+  for (std::int64_t i = 0; i < width; ++i) set_number(scales, i, i % 2 ? 0.5 : 0.37 + double(r.below(50)) / 64);
+  c.tensors["in.input"] = x, c.tensors["in.scales"] = scales;
+  c.tensors["in.zero_points"] = divides ? stored<std::int32_t>({width}, std::vector<std::int32_t>(std::size_t(width), 3))
+                                        : random_stored(r, DType::f32, {width}, -9, 9);
   return c;
 }
 
@@ -236,6 +359,25 @@ inline Case pypto_sparse_case(std::uint64_t seed) {
   c.tensors["in.topk_indices"] = stored<std::int32_t>({sequences, list}, positions);
   c.tensors["in.block_table"] = stored<std::int32_t>({2, 32}, batch.table);
   c.tensors["in.kv_act_seqs"] = stored<std::int32_t>({2}, batch.keys);
+  return c;
+}
+
+/// The same over int8 rows with scales of tiles.
+inline Case coded_sparse_case(std::uint64_t seed) {
+  Random r(seed + 3);
+  Case c = pypto_sparse_case(seed);
+  c.tensors["in.key_nope_2d"] = random_codes(r, {64 * 16, 64}, 16);
+  c.tensors["in.k_nope_scales"] = random_stored(r, DType::f32, {64 * 16, 4}, 0.004f, 0.012f);
+  return c;
+}
+
+inline Case interleaved_case(std::uint64_t seed) {
+  Random r(seed);
+  Case c;
+  c.call = "dsakit.interleave_rope";
+  c.tensors["in.x"] = random_stored(r, DType::bf16, {1, 3, 12, 32});
+  add_rope(c, "in.cos", "in.sin", 12, 32);
+  for (const char* table : {"in.cos", "in.sin"}) c.tensors[table].shape = {1, 1, 12, 32};
   return c;
 }
 

@@ -13,7 +13,6 @@ namespace dsakit::attention::sparse {
 namespace {
 
 using Rounding = dsakit::reference::ProbabilityRounding;
-using Numbers = std::vector<double>;
 
 /// `count` elements from `first` on of a row that may lie at any address.
 template <class T>
@@ -30,10 +29,6 @@ Numbers read(const std::byte* row, int first, int count) {
 Numbers read(DType type, const std::byte* row, int count) {
   return type == DType::f16 ? read<f16>(row, 0, count) : read<bf16>(row, 0, count);
 }
-Numbers read(DType type, const Rows& rows, std::int64_t row, int count) {
-  return read(type, reinterpret_cast<const std::byte*>(rows.row<const std::uint16_t>(row)), count);
-}
-
 /// Nearest fp16, ties away from zero, as the device rounds keys and unnormalised probabilities.
 double to_f16_away(double x) {
   if (x == 0 || !std::isfinite(x)) return x;
@@ -47,9 +42,11 @@ double rounded(DType type, double x, bool away) {
   return away ? to_f16_away(x) : to_float(to_f16_once(x));
 }
 
-struct Key {
-  Numbers latent, rope;
-};
+}  // namespace
+
+Numbers read(DType type, const Rows& rows, std::int64_t row, int count) {
+  return read(type, reinterpret_cast<const std::byte*>(rows.row<const std::uint16_t>(row)), count);
+}
 
 Key key_of(const Problem& p, std::int64_t row, bool as_on_device) {
   Key key;
@@ -66,6 +63,8 @@ Key key_of(const Problem& p, std::int64_t row, bool as_on_device) {
   }
   return key;
 }
+
+namespace {
 
 double dot(const Numbers& a, const Numbers& b) {
   double sum = 0;

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <vector>
 
+#include "ops/deviation.hpp"
 #include "ops/dynamic_quant/problem.hpp"
 
 namespace dsakit::reference {
@@ -19,17 +20,20 @@ void dynamic_quant(const DynamicQuantArgs& args, const DynamicQuantOuts& outs) {
     if (!p.smooth) return x;
     return x * float_at(p.smooth, p.mode == Mode::channel ? r % p.length * p.smooth.stride[0] : p.smooth_offset(r) + i);
   };
-  std::vector<float> largest(std::size_t(scales), 0.0f);
+  const float steps = deviation.steps(p.largest_code());
+  std::vector<float> largest(std::size_t(scales), deviation.floor);
   for (std::int64_t r = 0; r < p.rows; ++r)
     for (std::int64_t i = 0; i < p.width; ++i)
       if (float& a = largest[std::size_t(scale_of(r, i))]; std::fabs(z(r, i)) > a) a = std::fabs(z(r, i));
-  auto is_tiny = [&](float a) { return !std::isfinite(p.largest_code() / a); };
+  auto is_tiny = [&](float a) { return !std::isfinite(steps / a); };
+  auto worth = [&](float a) { return deviation.scale_of(a, steps, Deviation::Scale::quotient); };
   for (std::int64_t s = 0; s < scales; ++s)
-    *p.scale.row<float>(s) = is_tiny(largest[std::size_t(s)]) ? 0 : largest[std::size_t(s)] / p.largest_code();
+    *p.scale.row<float>(s) = is_tiny(largest[std::size_t(s)]) ? 0 : worth(largest[std::size_t(s)]);
   for (std::int64_t r = 0; r < p.rows; ++r)
     for (std::int64_t i = 0; i < p.width; ++i) {
       const float a = largest[std::size_t(scale_of(r, i))];
-      float code = is_tiny(a) ? 0 : std::nearbyintf(z(r, i) * (p.largest_code() / a));
+      const float scaled = deviation.divides ? z(r, i) / worth(a) : z(r, i) * (steps / a);
+      float code = is_tiny(a) ? 0 : deviation.rounded(scaled);
       if (code != code) code = 0;
       if (p.int4) {
         std::int32_t& word = p.y.row<std::int32_t>(r)[i / 8];

@@ -22,7 +22,7 @@ void one_token(const prolog::MlaProblem& p, std::int64_t t) {
     c[std::size_t(j)] = bf16_of(s1 + s2);
   }
   show("1.c", t, c);
-  Row q_norm = bf16_of(norm_p(c, row_of(p.gamma_cq, p.rank), p.epsilon_cq));
+  Row q_norm = norm_p(c, row_of(p.gamma_cq, p.rank), p.epsilon_cq);
   show("2.cq", t, q_norm);
   float scale = 0;
   if (p.quantised_query()) {
@@ -32,6 +32,7 @@ void one_token(const prolog::MlaProblem& p, std::int64_t t) {
     show("3.query_norm", t, codes, q_norm);
     show("3.query_norm_scale", t, scale);
   } else {
+    q_norm = bf16_of(q_norm);
     for (std::int64_t i = 0; i < p.rank; ++i) p.q_norm.row<bf16>(t)[i] = to_bf16(q_norm[std::size_t(i)]);
     show("3.query_norm", t, q_norm);
   }
@@ -70,7 +71,7 @@ void one_token(const prolog::MlaProblem& p, std::int64_t t) {
   show("8.kr", t, kr);
   for (std::int64_t j = 0; j < p.rope; ++j) p.kr_cache.first.row<bf16>(slot)[j] = to_bf16(kr[std::size_t(j)]);
   kv.resize(std::size_t(p.latent));
-  Row k = bf16_of(norm_p(kv, row_of(p.gamma_ckv, p.latent), p.epsilon_ckv));
+  Row k = norm_p(kv, row_of(p.gamma_ckv, p.latent), p.epsilon_ckv);
   show("9.ckv", t, k);
   if (p.quantised_query()) {
     const std::int64_t group = p.latent / p.groups;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
+#include "ops/deviation.hpp"
 #include "ops/quantize/problem.hpp"
 
 namespace dsakit::reference {
@@ -16,12 +17,12 @@ void quantize(const QuantizeArgs& args, const QuantizeOuts& outs) {
       const double zero = quantize_op::zero_point(p, channel);
       double code;
       if (p.divides) {
-        const float quotient = x / scale;
-        code = std::nearbyint(double(quotient)) + std::nearbyint(zero);
+        const float quotient = deviation.divides ? x * (1.0f / scale) : x / scale;
+        code = double(deviation.rounded(quotient)) + std::nearbyint(zero);
       } else {
-        const float product = x * scale;
+        const float product = deviation.divides ? x / (1.0f / scale) : x * scale;
         const float shifted = p.zero_points ? product + float(zero) : product;
-        code = std::nearbyint(double(shifted));
+        code = double(deviation.rounded(shifted));
       }
       code = code != code ? 0 : code < low ? low : code > high ? high : code;
       if (p.int4) {
