@@ -32,7 +32,7 @@ Names caches_of(const Arguments& a, const Names& names) {
 }
 
 PageUse use_of(const Arguments& a, const Names& caches, std::string_view numbers, std::int64_t per_page) {
-  PageUse use{caches_of(a, caches), numbers, per_page, 0, {}};
+  PageUse use{.caches = caches_of(a, caches), .numbers = numbers, .per_page = per_page, .used = {}};
   use.pages = a.tensor(caches.front()).shape[0];
   return use;
 }
@@ -59,18 +59,16 @@ void look_at_lengths(PageUse& use, const Tensor& table, const Tensor& lengths, s
 }
 
 /// The pages of the positions that sparse_indices list.
-void look_at_lists(PageUse& use, const Arguments& a, const Tensor& table, std::int64_t page_rows) {
-  const Tensor &lists = a.tensor("sparse_indices"), &totals = a.tensor("actual_seq_lengths_query");
-  const std::int64_t block = std::max<std::int64_t>(integer(a, "sparse_block_size"), 1);
+void look_at_lists(PageUse& use, const Tensor& lists, const Tensor& totals, bool folded, std::int64_t block,
+                   const Tensor& table, std::int64_t page_rows) {
   if (table.rank != 2 || page_rows < 1 || lists.rank < 2 || lists.elements() == 0) return;
   const std::int64_t batch = table.shape[0], columns = table.shape[1], count = lists.shape[lists.rank - 1];
   const std::int64_t rows = lists.elements() / count;
-  const bool folded = text(a, "layout_query") == "TND";
   std::vector<bool> seen(std::size_t(batch * columns));
   for (std::int64_t r = 0, b = 0; r < rows; ++r) {
     if (folded)
       while (b + 1 < batch && totals && b < totals.elements() && r >= integer_at(totals, b)) ++b;
-    else if (lists.shape[0] > 0) b = r / std::max<std::int64_t>(rows / lists.shape[0], 1);
+    else b = r / std::max<std::int64_t>(rows / std::max<std::int64_t>(batch, 1), 1);
     if (b >= batch) break;
     for (std::int64_t k = 0; k < count; ++k) {
       const std::int64_t index = integer_at(lists, r * count + k);
@@ -102,7 +100,45 @@ std::vector<PageUse> of_sparse_attention(const Arguments& a, const Names& caches
   const Tensor &table = a.tensor("block_table"), &key = a.tensor("key");
   if (!table || !key) return {};
   PageUse use = use_of(a, caches, "block_table", 1);
-  look_at_lists(use, a, table, rows_of_page(key, 1));
+  look_at_lists(use, a.tensor("sparse_indices"), a.tensor("actual_seq_lengths_query"), text(a, "layout_query") == "TND",
+                std::max<std::int64_t>(integer(a, "sparse_block_size"), 1), table, rows_of_page(key, 1));
+  return {use};
+}
+
+/// Rows of two axes, in pages of block_size; or of four, as others have them.
+std::vector<PageUse> of_pypto_attention(const Arguments& a) {
+  const Tensor &table = a.tensor("block_table"), &key = a.tensor("key_nope_2d");
+  const std::int64_t rows = integer(a, "block_size");
+  if (!table || !key || rows < 1 || (key.rank != 2 && key.rank != 4)) return {};
+  PageUse use = use_of(a, {"key_nope_2d", "key_rope_2d", "k_nope_scales"}, "block_table", 1);
+  if (key.rank == 2) use.entries = rows, use.pages /= rows;
+  look_at_lists(use, a.tensor("topk_indices"), {}, false, 1, table, rows);
+  return {use};
+}
+
+/// Runs of slots: a run is a number, wherever it ends.
+std::vector<PageUse> of_runs(const Arguments& a) {
+  const Tensor &cache = a.tensor("key_cache_in"), &rows = a.tensor("key_in"), &first = a.tensor("group_key_cache_idx"),
+               &length = a.tensor("group_len");
+  if (!cache || !rows || !first || !length || cache.rank < 1) return {};
+  const bool paged = cache.rank == rows.rank + 1;
+  PageUse use{.caches = {"key_cache_in"}, .numbers = "group_key_cache_idx", .used = {}};
+  use.per_page = paged ? std::max<std::int64_t>(cache.shape[1], 1) : 1, use.pages = cache.shape[0];
+  for (std::int64_t g = 0; g < std::min(first.elements(), length.elements()); ++g) {
+    const std::int64_t begin = integer_at(first, g), n = std::min(integer_at(length, g), use.pages * use.per_page);
+    for (std::int64_t page = begin / use.per_page; n > 0 && page * use.per_page < begin + n; ++page)
+      if (begin >= 0 && page < use.pages) use.used.push_back({page, g});
+  }
+  return {use};
+}
+
+/// Rows of axis 0, by the first number of each place.
+std::vector<PageUse> of_places(const Arguments& a) {
+  const Tensor &self = a.tensor("self"), &indices = a.tensor("indices");
+  if (!self || !indices || self.rank < 1 || indices.rank < 1 || indices.shape[indices.rank - 1] < 1) return {};
+  PageUse use{.caches = {"self"}, .numbers = "indices", .used = {}};
+  use.pages = self.shape[0], use.step = indices.shape[indices.rank - 1];
+  for (std::int64_t at = 0; at < indices.elements(); at += use.step) look_at(use, indices, at);
   return {use};
 }
 
@@ -145,6 +181,13 @@ std::vector<PageUse> of_gather(const Arguments& a) {
 }
 
 }  // namespace
+
+Integers PageUse::entries_of(const Integers& some_pages) const {
+  Integers all;
+  for (const std::int64_t page : some_pages)
+    for (std::int64_t i = 0; i < entries; ++i) all.push_back(page * entries + i);
+  return all;
+}
 
 Integers PageUse::needed() const {
   Integers all;
@@ -197,6 +240,9 @@ std::vector<PageUse> pages_of(const Arguments& a) {
   if (op == "quant_lightning_indexer") return of_indexer(a, true);
   if (op == "sparse_flash_attention") return of_sparse_attention(a, {"key", "value", "key_rope"});
   if (op == "kv_quant_sparse_flash_attention") return of_sparse_attention(a, {"key", "value"});
+  if (op == "sparse_flash_attention_quant") return of_pypto_attention(a);
+  if (op == "store_kv_block") return of_runs(a);
+  if (op == "scatter_nd_update_") return of_places(a);
   if (op == "fused_infer_attention_score_v2") return of_dense_attention(a);
   if (op == "gather_pa_kv_cache" || op == "gather_pa_kv_cache_functional") return of_gather(a);
   if (op == "mla_prolog_v3") return of_mla_prolog_v3(a);

@@ -39,6 +39,12 @@ bool key_totals(const Arguments& a) {
 
 // ---- A1, A2: who sees what
 
+/// Lists may name keys that are not seen any more: a device passes over them.
+bool with_lists_masked(Edit& e, bool changed) {
+  if (changed && e.has_parameter("index_check")) e.set("index_check", string("mask"));
+  return changed;
+}
+
 void mask(const Arguments& a, Changes& all) {
   const Names n(*a.op);
   if (!parameter_of(*a.op, {"sparse_mode"}).empty())
@@ -53,13 +59,15 @@ void mask(const Arguments& a, Changes& all) {
                      if (!e.has(keys) || !e.has(queries) || key_totals(now)) return false;
                      const Integers counts = counts_of(now, queries, query_totals(now));
                      return counts.size() == std::size_t(e.tensor(keys).elements()) &&
-                            e.map(keys, [&](Index b, double) { return double(counts[std::size_t(b)]); });
+                            with_lists_masked(
+                                e, e.map(keys, [&](Index b, double) { return double(counts[std::size_t(b)]); }));
                    }});
   for (const int more : {1, -1})
     all.push_back(
         {"A1", more > 0 ? "every row sees one key more" : "every row sees one key less (the newest is absent)",
          [=](Edit& e) {
-           return !key_totals(e.arguments()) && e.map(keys, [=](Index, double x) { return x <= 0 ? x : x + more; });
+           return !key_totals(e.arguments()) &&
+                  with_lists_masked(e, e.map(keys, [=](Index, double x) { return x <= 0 ? x : x + more; }));
          }});
 }
 
@@ -79,7 +87,7 @@ void lengths(const Arguments& a, Changes& all) {
     if (!totals)
       all.push_back({"A2", name + " of the next sequence are used", [=, name = name](Edit& e) {
                        const Index sequences = e.tensor(name).elements();
-                       return e.gather(name, [=](Index b) { return (b + 1) % sequences; });
+                       return with_lists_masked(e, e.gather(name, [=](Index b) { return (b + 1) % sequences; }));
                      }});
   }
 }
@@ -90,6 +98,7 @@ void list(const Arguments& a, Changes& all) {
   const Index width = a.tensor(n.list) ? last_axis(a.tensor(n.list)) : 0;
   for (const Index kept : list_cuts(width))
     all.push_back({"A2", "only the first " + std::to_string(kept) + " entries of a list are used", [=](Edit& e) {
+                     if (e.has_parameter("topk")) return e.set("topk", std::min(kept, std::get<Index>(e.arguments().at("topk"))));
                      return e.map(n.list, [=](Index i, double x) { return i % width < kept ? x : -1.0; });
                    }});
   all.push_back({"A2", "-1 does not end a list: entries behind it are used", [=](Edit& e) {

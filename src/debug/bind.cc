@@ -205,9 +205,11 @@ class Binding {
   std::string_view name_of(const Given& g) const { return op_.parameters[g.parameter].field.name; }
 
   void make_pools(const PageUse& use) {
-    Integers needed = use.needed();
+    Integers pages = use.needed();
     for (const Given& g : given_)
-      if (needed.empty() && is_partial(g) && !entries_of(g).empty()) needed.push_back(entries_of(g).begin()->first);
+      if (pages.empty() && is_partial(g) && !entries_of(g).empty())
+        pages.push_back(entries_of(g).begin()->first / use.entries);
+    const Integers needed = use.entries_of(pages);
     ByName<Stored> made;  // by what is stored: views of one tensor stay one
     for (const Given& g : given_) {
       if (std::find(use.caches.begin(), use.caches.end(), name_of(g)) == use.caches.end()) continue;
@@ -219,7 +221,7 @@ class Binding {
       bound_.memory.push_back(pool);
       bound_.pools[std::string(name_of(g))] = needed;
     }
-    renumber(use, needed);
+    renumber(use, pages);
   }
 
   Stored pool_of(const PageUse& use, const Given& g, const Tensor& t, const Integers& needed) const {
@@ -247,23 +249,24 @@ class Binding {
   }
 
   [[noreturn]] void not_stored(const PageUse& use, const Given& g, std::int64_t page) const {
-    const auto wanted = std::find_if(use.used.begin(), use.used.end(), [&](const auto& e) { return e.page == page; });
+    const auto wanted = std::find_if(use.used.begin(), use.used.end(),
+                                     [&](const auto& e) { return e.page == page / use.entries; });
     const std::string by = std::string(use.numbers) + subscript(bound_.arguments.tensor(use.numbers), wanted->at);
     refuse_case(case_, "page " + std::to_string(page) + " of " + io::printable(g.key), "is not stored", "by " + by,
                 "CASE_PAGES", "record with caches=\"whole\"");
   }
 
   /// Entries that the call does not look at keep naming some page, if they did: a door may ask for no more than that.
-  void renumber(const PageUse& use, const Integers& needed) {
+  void renumber(const PageUse& use, const Integers& pages) {
     Tensor& numbers = std::get<Tensor>(bound_.arguments.at(use.numbers));
     const Stored& copy = bound_.memory.emplace_back(numbers);
     Tensor to = copy.tensor();
-    for (std::int64_t i = 0, n = to.elements(); i < n; ++i) {
+    for (std::int64_t i = 0, n = to.elements(); i < n; i += use.step) {
       const std::int64_t number = integer_at(numbers, i);
       if (number < 0 || number / use.per_page >= use.pages) continue;
-      const auto at = std::lower_bound(needed.begin(), needed.end(), number / use.per_page);
-      const bool there = at != needed.end() && *at == number / use.per_page;
-      const std::int64_t entry = there ? at - needed.begin() : 0;
+      const auto at = std::lower_bound(pages.begin(), pages.end(), number / use.per_page);
+      const bool there = at != pages.end() && *at == number / use.per_page;
+      const std::int64_t entry = there ? at - pages.begin() : 0;
       const std::int64_t value = entry * use.per_page + number % use.per_page;
       if (to.dtype == DType::i64) static_cast<std::int64_t*>(to.data)[i] = value;
       else if (to.dtype == DType::i32) static_cast<std::int32_t*>(to.data)[i] = std::int32_t(value);

@@ -43,7 +43,7 @@ bool read_elsewhere(Edit& e, F from) {
   for (const std::string_view cache : caches_once(e, use)) {
     const Stored before(e.tensor(cache));
     const Tensor was = before.tensor();
-    const bool apart = was.shape[0] == use.pages * rows;  // rows without an axis of pages
+    const bool apart = use.entries > 1;  // rows without an axis of pages
     const int axis = apart ? 0 : row_axis(was, rows);
     if (!apart && (axis == 0 || was.shape[0] != use.pages)) continue;
     auto shape = before.shape;

@@ -140,8 +140,27 @@ class Explaining {
   void measure_pairs(Run& run, const Outcome& outcome) {
     std::unique_ptr<IndexScores> scores;
     if (is_indexer(op_)) scores = std::make_unique<IndexScores>(outcome.bound.arguments);
-    for (const Pair& pair : run.pairs)
+    for (const Pair& pair : run.pairs) {
       run.left.push_back(pair.mismatch.empty() ? left_over(op_, pair, scores.get(), strict_) : Left{});
+      leave_out_old_rows(pair, run.left.back());
+    }
+  }
+
+  /// Rows of a cache that are as they were say nothing: neither side has written them.
+  void leave_out_old_rows(const Pair& pair, Left& left) const {
+    if (!pair.key.starts_with("after.")) return;
+    const auto in = case_.tensors.find("in." + pair.key.substr(6));
+    const auto rows = std::int64_t(left.rows.size());
+    if (in == case_.tensors.end() || rows == 0 || in->second.elements() != pair.recorded.elements()) return;
+    const Stored recorded(pair.recorded);
+    const std::size_t bytes = recorded.bytes->size() / std::size_t(rows);
+    if (in->second.bytes->size() != recorded.bytes->size()) return;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const auto* row = recorded.bytes->data() + std::size_t(r) * bytes;
+      if (left.rows[std::size_t(r)].unequal == 0 &&
+          std::equal(row, row + bytes, in->second.bytes->data() + std::size_t(r) * bytes))
+        left.rows[std::size_t(r)] = {};
+    }
   }
 
   // ---- the target
@@ -152,7 +171,10 @@ class Explaining {
     if (!pair.mismatch.empty()) return true;
     const double figure = sample.figure(r.left[i]);
     if (figure <= r.left[i].allowed) return false;
-    return figure >= r.left[i].departing || !judge("dsakit", op_, pair).passes;
+    if (figure >= r.left[i].departing || !judge("dsakit", op_, pair).passes) return true;
+    Rows all(r.left[i].rows.size());  // the rule counts rows of a cache that nobody writes
+    std::iota(all.begin(), all.end(), 0);
+    return r.left[i].measure == Measure::share && r.left[i].figure(all) > r.left[i].allowed;
   }
 
   bool departs(const Run& r) const {

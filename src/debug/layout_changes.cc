@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "debug/addressing.hpp"
@@ -28,7 +29,7 @@ bool order_columns(Edit& e, std::string_view name, Columns columns) {
 bool shift_rows(Edit& e, std::string_view name, Index by) {
   if (!e.has(name)) return false;
   const Tensor& t = e.tensor(name);
-  Index n = t.elements(), rows = 1;  // entries of the first axis that has some
+  Index n = t.elements(), rows = t.rank == 1 ? n : 1;  // entries of the first axis that has some
   for (int a = 0; a + 1 < t.rank && rows == 1; ++a) rows = t.shape[a];
   if (rows < 2) return false;
   const Index row = n / rows;
@@ -332,8 +333,17 @@ void results(const Arguments& a, Changes& all) {
     if (is_cache) continue;
     if (p.field.kind == Kind::scale)
       all.push_back({"Q1", name + " is recorded as its inverse", {}, [=](const Reread& r) {
-                       return r.pair.parameter == name &&
-                              reread_numbers(r, [](double x) { return x == 0 ? 0 : 1 / x; });
+                       if (r.pair.parameter != name || !r.pair.rows.empty()) return false;
+                       const Tensor computed = r.pair.computed;
+                       Stored after(r.pair.recorded);
+                       for (Index i = 0, n = after.elements(); i < n; ++i) {
+                         const double x = number_at(after.tensor(), i), y = number_at(computed, offset_of(computed, i));
+                         // As near as the inverse of a rounded number can be.
+                         set_number(after, i, x == 0 ? 0 : std::abs(1 / x - y) <= 0x1p-22 * std::abs(y) ? y : 1 / x);
+                       }
+                       r.memory.push_back(after);
+                       r.pair.recorded = after.tensor();
+                       return true;
                      }});
     if (is_quantiser(*a.op) && name == "y")
       all.push_back({"L9", "the int4 codes of y have the high nibble first", {}, [=](const Reread& r) {

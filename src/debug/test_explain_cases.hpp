@@ -145,8 +145,8 @@ inline Case mla_case(bool quantised, std::uint64_t seed) {
   c.tensors["in.rmsnorm_gamma_cq"] = random_stored(r, DType::bf16, {rank}, 0.3f, 2);
   c.tensors["in.rmsnorm_gamma_ckv"] = random_stored(r, DType::bf16, {latent}, 0.3f, 2);
   add_rope(c, "in.rope_cos", "in.rope_sin", tokens, rope);
-  c.tensors["in.kv_cache"] = random_stored(r, DType::bf16, {4, 8, 1, latent});
-  c.tensors["in.kr_cache"] = random_stored(r, DType::bf16, {4, 8, 1, rope});
+  c.tensors["in.kv_cache"] = random_stored(r, DType::bf16, {40, 8, 1, latent});
+  c.tensors["in.kr_cache"] = random_stored(r, DType::bf16, {40, 8, 1, rope});
   c.tensors["in.cache_index"] = stored<std::int64_t>({tokens}, {3, 4, 5, 6, 7, 8, 9, 12, 13, -1});
   c.attributes["qc_qr_scale"] = 1.25, c.attributes["kc_scale"] = 0.75;
   c.attributes["query_norm_flag"] = true;
@@ -251,6 +251,35 @@ inline Case masked_case(std::uint64_t seed) {
   return c;
 }
 
+/// Latent attention: a rope part of its own, one key head whose rows are values too, a sink, causal rows.
+inline Case latent_case(bool nz, std::uint64_t seed) {
+  Random r(seed);
+  constexpr std::int64_t heads = 4, dv = 64, dr = 16, pages = 64, page = 16;
+  const PagedBatch batch(r);
+  Case c;
+  c.call = "dsakit.fused_infer_attention_score_v2";
+  c.attributes = {{"num_query_heads", heads}, {"num_key_value_heads", std::int64_t{1}},
+                  {"softmax_scale", 0.3},     {"input_layout", std::string("TND")},
+                  {"block_size", page},       {"sparse_mode", std::int64_t{3}}};
+  c.tensors["in.query"] = random_stored(r, DType::bf16, {batch.rows, heads, dv}, -2, 2);
+  c.tensors["in.query_rope"] = random_stored(r, DType::bf16, {batch.rows, heads, dr}, -2, 2);
+  const auto shape = [&](std::int64_t width) {
+    return nz ? std::vector<std::int64_t>{pages, 1, width / 16, page, 16} : std::vector<std::int64_t>{pages, page, width};
+  };
+  c.tensors["in.key"] = random_stored(r, DType::bf16, shape(dv));
+  c.tensors["in.key_rope"] = random_stored(r, DType::bf16, shape(dr));
+  c.layouts["in.value"].of = "in.key";
+  c.tensors["in.block_table"] = stored<std::int32_t>({2, 32}, batch.table);
+  c.tensors["in.learnable_sink"] = random_stored(r, DType::f32, {heads}, 1, 6);
+  c.attributes["actual_seq_qlen"] = Integers{3, 8};
+  c.attributes["actual_seq_kvlen"] = Integers{500, 290};
+  std::vector<std::uint8_t> stencil(2048 * 2048);
+  for (std::size_t i = 0; i < 2048; ++i)
+    for (std::size_t j = i + 1; j < 2048; ++j) stencil[i * 2048 + j] = 1;
+  c.tensors["in.atten_mask"] = stored<std::uint8_t>({2048, 2048}, stencil);
+  return c;
+}
+
 /// Pages of codes, int8 or eight int4 in a word, with a scale and an offset for each row of a page.
 inline Case coded_case(bool int4, std::uint64_t seed) {
   Random r(seed);
@@ -294,19 +323,24 @@ inline Case block_quant_case(std::uint64_t seed) {
   return c;
 }
 
-/// Quarters as numbers: products end on ties.
+/// Numbers that are halfway between two codes: exactly in odd columns, as nearly as a float can be in even ones.
 inline Case quantize_case(bool divides, std::uint64_t seed) {
   Random r(seed);
   constexpr std::int64_t rows = 40, width = 96;
+  constexpr double zero = 3;
   Case c;
   c.call = "dsakit.quantize";
   c.attributes = {{"dtype", std::string("qint8")}, {"div_mode", divides}, {"axis", std::int64_t{-1}}};
   Stored x(io::file_dtype_of(DType::f32), {rows, width}), scales(io::file_dtype_of(DType::f32), {width});
-  for (std::int64_t i = 0; i < x.elements(); ++i) set_number(x, i, double(r.below(400) - 200) / 4);
-  for (std::int64_t i = 0; i < width; ++i) set_number(scales, i, i % 2 ? 0.5 : 0.37 + double(r.below(50)) / 64);
+  for (std::int64_t i = 0; i < width; ++i) set_number(scales, i, i % 2 ? 0.5 : r.uniform(0.4f, 1.2f));
+  for (std::int64_t i = 0; i < x.elements(); ++i) {
+    const double code = double(r.below(120) - 60) + (i % 4 == 3 ? 0.3 : 0.5);
+    const double scale = number_at(scales.tensor(), i % width);
+    set_number(x, i, divides ? code * scale : (code - zero) / scale);
+  }
   c.tensors["in.input"] = x, c.tensors["in.scales"] = scales;
   c.tensors["in.zero_points"] = divides ? stored<std::int32_t>({width}, std::vector<std::int32_t>(std::size_t(width), 3))
-                                        : random_stored(r, DType::f32, {width}, -9, 9);
+                                        : stored<float>({width}, std::vector<float>(std::size_t(width), 3.0f));
   return c;
 }
 
