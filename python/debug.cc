@@ -294,7 +294,7 @@ void bind_debug(nb::module_& m) {
            })
       .def("parameter",
            [](const Case& c, const std::string& group, const std::string& name) -> nb::object {
-             const auto place = debug::place_of(c.op(), group, name);
+             const auto place = c.place(group, name);
              if (!place) return nb::none();
              return nb::cast(std::string(c.op().parameters[std::size_t(place->parameter)].field.name));
            })

@@ -45,8 +45,8 @@ class Binding {
   void attributes() {
     for (const auto& [name, value] : defaults_of(case_.call)) set(bound_.arguments.at(name), value);
     for (const auto& [name, value] : case_.attributes) {
-      auto place = place_of(op_, "attributes", name);
-      if (!place) place = place_of(op_, "in", name);
+      auto place = case_.place("attributes", name);
+      if (!place) place = case_.place("in", name);
       const auto i = std::size_t(place->parameter);
       const Field& field = op_.parameters[i].field;
       if (value.index() == 0) {
@@ -74,7 +74,7 @@ class Binding {
 
   void tensors() {
     for (const std::string& name : case_.names("in")) {
-      const Place place = *place_of(op_, "in", name);
+      const Place place = *case_.place("in", name);
       const Field& field = op_.parameters[std::size_t(place.parameter)].field;
       const std::string key = "in." + name;
       if (!field.has_member()) without_member(field);

@@ -78,6 +78,10 @@ const Operator& Case::op() const {
   return *op;
 }
 
+std::optional<Place> Case::place(std::string_view group, std::string_view name) const {
+  return place_of(op(), group, own_name(call, name));
+}
+
 std::optional<std::string> Case::refusal() const {
   const auto at = metadata.find("status");
   if (at == metadata.end()) return {};

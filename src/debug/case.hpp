@@ -51,6 +51,12 @@ struct Layout {
 template <class T>
 using ByName = std::map<std::string, T, std::less<>>;
 
+/// Where a name or a position of a case leads.
+struct Place {
+  int parameter = -1;  // of op.parameters, or of op.results() for out and ref by position
+  int element = -1;    // of a list
+};
+
 struct Case {
   std::string name = "case";  // of the file, in refusals
   std::string folder = ".";   // where siblings lie
@@ -66,16 +72,12 @@ struct Case {
   void set_refusal(std::string_view sentence);
   /// Names (with views) of a group: "in" -> {"query", ..}.
   std::vector<std::string> names(std::string_view group) const;
+  /// What `name` of `group` means to the spelling that is called.
+  std::optional<Place> place(std::string_view group, std::string_view name) const;
   bool has(std::string_view key) const { return tensors.contains(key) || layouts.contains(key); }
 };
 
-/// Where a name or a position of a case leads.
-struct Place {
-  int parameter = -1;  // of op.parameters, or of op.results() for out and ref by position
-  int element = -1;    // of a list
-};
-
-/// The parameter that `name` ("query", "0", "lse.1") of `group` means, or nothing.
+/// The parameter that `name` ("query", "0", "lse.1") of `group` means to the operator, or nothing.
 std::optional<Place> place_of(const Operator& op, std::string_view group, std::string_view name);
 
 /// Reads and believes a file: everything but what the contents of tables ask for. Refuses as INVALID_FILE with NO_CASE,

@@ -104,7 +104,7 @@ std::string list_suffix(const Place& place) { return place.element < 0 ? "" : ".
 
 std::string parameter_of(const Case& c, std::string_view group, const std::string& name) {
   const Operator& op = c.op();
-  const auto place = place_of(op, group, name);
+  const auto place = c.place(group, name);
   return std::string(op.parameters[std::size_t(place->parameter)].field.name) + list_suffix(*place);
 }
 

@@ -13,9 +13,9 @@ namespace {
 constexpr unsigned char kFirstFill = 0xA5, kSecondFill = 0x5A;
 
 /// The recorded output of a parameter, if it was memory of its own.
-const Stored* recorded(const Case& c, const Operator& op, std::size_t parameter) {
+const Stored* recorded(const Case& c, std::size_t parameter) {
   for (const std::string& name : c.names("out"))
-    if (const auto place = place_of(op, "out", name); place && std::size_t(place->parameter) == parameter)
+    if (const auto place = c.place("out", name); place && std::size_t(place->parameter) == parameter)
       if (const auto at = c.tensors.find("out." + name); at != c.tensors.end()) return &at->second;
   return nullptr;
 }
@@ -53,7 +53,7 @@ class Executing {
       auto* t = std::get_if<Tensor>(&outcome.bound.arguments.values[i]);
       if (op_.parameters[i].field.role != Role::out || !t || !*t) continue;
       const bool aliased = t->data != nullptr;
-      if (aliased && !recorded(case_, op_, i)) continue;  // the argument itself, updated
+      if (aliased && !recorded(case_, i)) continue;  // the argument itself, updated
       const Tensor wanted = *t;
       const Stored& memory = outcome.memory.emplace_back(
           io::file_dtype_of(wanted.dtype), Integers(wanted.shape.begin(), wanted.shape.begin() + wanted.rank));

@@ -260,7 +260,7 @@ class Explaining {
   /// A tensor of `float` of the argument's shape, or nothing.
   Tensor before_quantisation(std::string_view parameter) const {
     for (const std::string& name : case_.names("float")) {
-      const auto place = place_of(op_, "float", name);
+      const auto place = case_.place("float", name);
       if (!place || op_.parameters[std::size_t(place->parameter)].field.name != parameter) continue;
       const auto at = case_.tensors.find("float." + name);
       if (at == case_.tensors.end()) continue;

@@ -47,6 +47,10 @@ bool is_quantiser(const Operator& op) {
   return op.name == "dynamic_quant" || op.name == "dynamic_block_quant" || op.name == "quantize";
 }
 
+bool is_move(const Operator& op) {
+  return op.name.starts_with("scatter_") || op.name.starts_with("gather_pa") || op.name.starts_with("store_kv");
+}
+
 Integers list_cuts(std::int64_t width) {
   Integers cuts;
   for (const std::int64_t kept : {width / 2, std::int64_t{512}, std::int64_t{1024}})

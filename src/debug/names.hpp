@@ -25,6 +25,8 @@ bool is_attention(const Operator&);
 bool is_float(DType);
 /// Codes and scales of rows that are given: they are equal everywhere.
 bool is_quantiser(const Operator&);
+/// Rows that are moved as they are.
+bool is_move(const Operator&);
 
 /// Lengths at which a list of so many entries is cut by mistake.
 Integers list_cuts(std::int64_t width);

@@ -136,14 +136,14 @@ void check_names(const Case& c, const Operator& op) {
       refuse_case(c, printable(key), "is in no known group",
                   "in, out, after, ref, tap, float or pages, a dot and a name", "CASE_NAME");
     if (group == "tap") continue;
-    const auto place = place_of(op, group, name);
+    const auto place = c.place(group, name);
     if (!place)
       refuse_case(c, printable(key), "is no tensor of " + std::string(op.name), known_names(op, group), "CASE_NAME");
     once(group, *place, key);
   }
   for (const auto& [name, value] : c.attributes) {
-    auto place = place_of(op, "attributes", name);
-    if (!place) place = place_of(op, "in", name);  // lengths as a list, and None for a tensor
+    auto place = c.place("attributes", name);
+    if (!place) place = c.place("in", name);  // lengths as a list, and None for a tensor
     if (!place)
       refuse_case(c, "attribute " + printable(name), "is no parameter of " + std::string(op.name),
                   known_names(op, "attributes"), "CASE_NAME");
@@ -169,8 +169,8 @@ std::string wanted_of(const Parameter& p, const Attribute& value) {
 
 void check_values(const Case& c, const Operator& op) {
   for (const auto& [name, value] : c.attributes) {
-    auto place = place_of(op, "attributes", name);
-    if (!place) place = place_of(op, "in", name);
+    auto place = c.place("attributes", name);
+    if (!place) place = c.place("in", name);
     const Parameter& p = op.parameters[std::size_t(place->parameter)];
     if (const std::string wanted = wanted_of(p, value); !wanted.empty())
       refuse_case(c, "attribute " + printable(name), "is " + printable(json_of(value)), wanted, "CASE_VALUE",
@@ -181,11 +181,11 @@ void check_values(const Case& c, const Operator& op) {
 void check_missing(const Case& c, const Operator& op) {
   if (c.refusal()) return;  // it may have been refused for this
   std::set<int> given;
-  for (const std::string& name : c.names("in")) given.insert(place_of(op, "in", name)->parameter);
+  for (const std::string& name : c.names("in")) given.insert(c.place("in", name)->parameter);
   for (const auto& [name, value] : c.attributes) {
     if (value.index() == 0) continue;
-    const auto place = place_of(op, "attributes", name);
-    given.insert((place ? place : place_of(op, "in", name))->parameter);
+    const auto place = c.place("attributes", name);
+    given.insert((place ? place : c.place("in", name))->parameter);
   }
   for (std::size_t i = 0; i < op.parameters.size(); ++i) {
     const Parameter& p = op.parameters[i];

@@ -26,6 +26,26 @@ constexpr Alias kAliases[] = {
     {"sparse_flash_attention_quant_compute", "sparse_flash_attention_quant"},
 };
 
+/// The first version, whose parameters the second one has under other names. Key and value may be lists of one.
+constexpr std::string_view kFirstVersion = "npu_fused_infer_attention_score";
+constexpr std::pair<std::string_view, std::string_view> kOfFirstVersion[] = {
+    {"actual_seq_lengths", "actual_seq_qlen"},
+    {"actual_seq_lengths_kv", "actual_seq_kvlen"},
+    {"key_antiquant_scale", "dequant_scale_key"},
+    {"key_antiquant_offset", "dequant_offset_key"},
+    {"value_antiquant_scale", "dequant_scale_value"},
+    {"value_antiquant_offset", "dequant_offset_value"},
+    {"key_antiquant_mode", "key_quant_mode"},
+    {"value_antiquant_mode", "value_quant_mode"},
+    {"quant_scale2", "quant_scale_out"},
+    {"quant_offset2", "quant_offset_out"},
+    {"num_heads", "num_query_heads"},
+    {"scale", "softmax_scale"},
+    {"softmax_lse_flag", "return_softmax_lse"},
+    {"key.0", "key"},
+    {"value.0", "value"},
+};
+
 /// What engines find in torch.ops._C_ascend of operators that follow torch_npu.
 constexpr std::string_view kInAscend[] = {"add_rms_norm_bias", "lightning_indexer", "quant_lightning_indexer",
                                           "sparse_flash_attention", "kv_quant_sparse_flash_attention"};
@@ -59,6 +79,9 @@ const std::vector<std::pair<std::string, const Operator*>>& spellings() {
       if (op.description.family == Family::torch_npu) add(*names, op, "npu_" + std::string(op.name));
       for (const Alias& alias : kAliases)
         if (alias.op == op.name) add(*names, op, alias.name);
+      if (op.name == "fused_infer_attention_score_v2")
+        for (const char* space : {"torch_npu.", "torch.ops.npu."})
+          names->emplace_back(space + std::string(kFirstVersion), &op);
     }
     return names;
   }();
@@ -75,6 +98,13 @@ std::string nearest_spelling(std::string_view spelling) {
   std::vector<std::string_view> names;
   for (const auto& [name, op] : spellings()) names.push_back(name);
   return std::string(nearest(spelling, names));
+}
+
+std::string own_name(std::string_view spelling, std::string_view name) {
+  if (spelling.ends_with(kFirstVersion))
+    for (const auto& [first, second] : kOfFirstVersion)
+      if (name == first) return std::string(second);
+  return std::string(name);
 }
 
 std::vector<std::pair<std::string_view, Attribute>> defaults_of(std::string_view spelling) {

@@ -110,6 +110,76 @@ TEST(Capture, CachesAreRecordedBeforeAndAfterwards) {
   expect_agrees(c);
 }
 
+/// Whole and touched, of calls whose caches have no axis of pages, or places in place of slots.
+template <class Call>
+void expect_few_entries(Call call, const char* cache, std::int64_t touched) {
+  for (const char* caches : {"touched", "whole"}) {
+    const io::TestFolder folder;
+    {
+      const Capture capture({.path = folder.path(), .caches = caches});
+      call();
+    }
+    const Case c = only_case(folder);
+    const Layout& layout = c.layouts.contains(cache) ? c.layouts.at(cache) : Layout();
+    EXPECT_EQ(layout.full.has_value(), caches[0] == 't');
+    EXPECT_TRUE(caches[0] != 't' || c.tensors.at(cache).shape[0] == touched) << c.tensors.at(cache).shape[0];
+    expect_agrees(c);
+  }
+}
+
+TEST(Capture, RowsWithoutAnAxisOfPages) {
+  constexpr std::int64_t sequences = 2, heads = 2, latent = 16, rope = 8, pages = 6, page = 4, list = 5;
+  Random r(6);
+  const auto query = random_bf16(r, sequences * heads * latent), query_rope = random_bf16(r, sequences * heads * rope),
+             key = random_bf16(r, pages * page * latent), key_rope = random_bf16(r, pages * page * rope);
+  const std::vector<std::int32_t> table{5, 1, 0, 2}, lengths{7, 6}, lists{0, 6, 1, 5, 2, 5, 4, 0, 1, 2};
+  const auto attend = [&](std::vector<std::int32_t> positions) {
+    std::vector<bf16> out(sequences * heads * latent);
+    sparse_flash_attention_quant({.query_nope = tensor(query.data(), {sequences * heads, latent}),
+                                  .query_rope = tensor(query_rope.data(), {sequences * heads, rope}),
+                                  .key_nope_2d = tensor(key.data(), {pages * page, latent}),
+                                  .key_rope_2d = tensor(key_rope.data(), {pages * page, rope}),
+                                  .topk_indices = tensor(positions.data(), {sequences, list}),
+                                  .block_table = tensor(table.data(), {sequences, 2}),
+                                  .kv_act_seqs = tensor(lengths.data(), {sequences}),
+                                  .b = sequences,
+                                  .s1 = 1,
+                                  .nq = heads,
+                                  .softmax_scale = 0.3,
+                                  .topk = list,
+                                  .block_size = page},
+                                 {.attention_out = tensor(out.data(), {sequences, 1, heads, latent})});
+  };
+  expect_few_entries([&] { attend(lists); }, "in.key_nope_2d", 4 * page);
+  // One sequence looks at its first page alone.
+  expect_few_entries([&] { attend({0, 1, 2, 3, 0, 5, 4, 0, 1, 2}); }, "in.key_rope_2d", 3 * page);
+}
+
+TEST(Capture, RunsOfSlotsAndPlaces) {
+  std::vector<float> rows{1, 2, 3, 4, 5, 6}, cache(40, 7);
+  const std::vector<std::int32_t> length{2, 1, 0}, row{0, 2, 0}, slot{9, 17, 0};
+  const auto store = [&](std::initializer_list<std::int64_t> shape, std::int64_t block_size) {
+    return [&, shape = std::vector<std::int64_t>(shape), block_size] {
+      Tensor to = tensor(cache.data(), {20, 2});
+      if (shape.size() == 3) to = tensor(cache.data(), {5, 4, 2});
+      store_kv_block({.key_in = tensor(rows.data(), {3, 2}),
+                      .key_cache_in = to,
+                      .group_len = tensor(length.data(), {3}),
+                      .group_key_idx = tensor(row.data(), {3}),
+                      .group_key_cache_idx = tensor(slot.data(), {3}),
+                      .block_size = block_size},
+                     {});
+    };
+  };
+  expect_few_entries(store({5, 4, 2}, 4), "in.key_cache_in", 2);  // pages 2 and 4
+  expect_few_entries(store({20, 2}, 0), "in.key_cache_in", 3);    // slots 9, 10 and 17
+  const std::vector<std::int32_t> places{3, 1, 0, 0, 3, 0};  // of [5, 4, 2]: rows (3, 1), (0, 0), (3, 0)
+  const auto scatter = [&] {
+    scatter_nd_update_({tensor(cache.data(), {5, 4, 2}), tensor(places.data(), {3, 2}), tensor(rows.data(), {3, 2})}, {});
+  };
+  expect_few_entries(scatter, "in.self", 2);
+}
+
 TEST(Capture, RefusedCallsAreRecordedToo) {
   const io::TestFolder folder;
   PagedIndexer call;

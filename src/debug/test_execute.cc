@@ -190,6 +190,35 @@ TEST(Execute, LengthsMayBeLists) {
   EXPECT_EQ(outcome.refusal->status, Status::invalid_seqlen);
 }
 
+TEST(Execute, TheFirstVersionOfAttentionHasOtherNames) {
+  Random r(7);
+  constexpr std::int64_t heads = 2, keys = 6, width = 16;
+  Case second;
+  second.call = "torch_npu.npu_fused_infer_attention_score_v2";
+  second.attributes = {{"num_query_heads", heads}, {"softmax_scale", 0.25}, {"return_softmax_lse", true}};
+  second.attributes["actual_seq_kvlen"] = Integers{5};
+  const auto add = [&](const char* name, std::int64_t rows) {
+    second.tensors[name] = stored<bf16>({1, rows, heads * width}, random_bf16(r, rows * heads * width));
+  };
+  add("in.query", 1), add("in.key", keys), add("in.value", keys);
+  const Outcome outcome = execute(second, {.reference = true});
+  ASSERT_FALSE(outcome.refusal) << outcome.refusal->what();
+  Case first = second;
+  first.call = "torch_npu.npu_fused_infer_attention_score";
+  first.attributes = {{"num_heads", heads}, {"scale", 0.25}, {"softmax_lse_flag", true}};
+  first.attributes["actual_seq_lengths_kv"] = Integers{5};
+  first.tensors["in.key.0"] = first.tensors["in.key"], first.tensors.erase("in.key");
+  for (const auto& [key, result] : outcome.results) first.tensors[key] = Stored(result.tensor);
+  check_case(first);
+  const Outcome again = execute(first, {.reference = true});
+  ASSERT_FALSE(again.refusal) << again.refusal->what();
+  const auto pairs = pairs_of(first, "out", again);
+  EXPECT_EQ(pairs.size(), 2u);
+  for (const Pair& pair : pairs) EXPECT_TRUE(compare_bits(pair, false).equal()) << pair.key;
+  first.attributes["antiquant_scale"] = 1.0;
+  EXPECT_THROW(check_case(first), Error);
+}
+
 TEST(Execute, NullIsTheDefaultAndASpellingHasItsOwn) {
   Case c = PagedIndexer().as_case();
   c.attributes["sparse_mode"] = Attribute{};

@@ -61,6 +61,46 @@ TEST(Rule, AnotherIndexIsGoodWhereItsScoreIsThatOfTheCut) {
   EXPECT_THROW(judge("cann-li", golden.op(), pairs_of(other, "out", golden, "out").at(0)), Error);
 }
 
+/// One result of a call beside a golden one, both as given.
+template <class T>
+Finding judged(const char* op, const char* parameter, std::vector<std::int64_t> shape, const std::vector<T>& a,
+               const std::vector<T>& g) {
+  const Stored x = stored<T>(shape, a), y = stored<T>(shape, g);
+  Case c;
+  c.call = std::string("dsakit.") + op;
+  return judge("dsakit", c.op(), {.key = "out", .parameter = parameter, .recorded = x.tensor(), .computed = y.tensor(), .rows = {}, .undefined = {}, .mismatch = ""});
+}
+
+TEST(Rule, OurOwnRuleIsThatOfTheOutput) {
+  // Codes of given rows are equal; those behind hidden roundings may be a step off, one of a hundred.
+  std::vector<std::int8_t> codes(1000, 5), other = codes;
+  other[7] = 6;
+  EXPECT_FALSE(judged("dynamic_quant", "y", {10, 100}, other, codes).passes);
+  EXPECT_TRUE(judged("mla_prolog_quant", "q_norm_out", {10, 100}, other, codes).passes);
+  other[7] = 7;
+  EXPECT_FALSE(judged("mla_prolog_quant", "q_norm_out", {10, 100}, other, codes).passes) << "two steps";
+  for (std::size_t i = 0; i < 8; ++i) other[i] = 6;
+  EXPECT_TRUE(judged("fused_infer_attention_score_v2", "attention_out", {10, 100}, other, codes).passes);
+  EXPECT_FALSE(judged("scatter_pa_kv_cache", "key_cache", {10, 100}, other, codes).passes);
+  // Rows without a key are 0, sentinels what they are.
+  std::vector<float> golden{1, 1, 0, 0}, got{1, 1.00001f, 0, 0};
+  EXPECT_TRUE(judged("fused_infer_attention_score_v2", "attention_out", {2, 2}, got, golden).passes);
+  got[2] = 1e-6f;
+  EXPECT_FALSE(judged("fused_infer_attention_score_v2", "attention_out", {2, 2}, got, golden).passes);
+  const float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_TRUE(judged<float>("fused_infer_attention_score_v2", "softmax_lse", {2}, {infinity, -3.4e38f}, {infinity, -3.4e38f})
+                  .passes);
+  EXPECT_FALSE(judged<float>("fused_infer_attention_score_v2", "softmax_lse", {2}, {infinity, -3.39999e38f},
+                             {infinity, -3.4e38f})
+                   .passes);
+  // Prologs: 2^-6 of the largest of the row, not of all.
+  EXPECT_TRUE(judged<float>("mla_prolog_v3", "query", {2, 2}, {100, 1, 1, 0.51f}, {100, 0, 1, 0.5f}).passes);
+  EXPECT_FALSE(judged<float>("mla_prolog_v3", "query", {2, 2}, {100, 0, 1, 0.6f}, {100, 0, 1, 0.5f}).passes);
+  // Selections: the same keys, then -1.
+  EXPECT_TRUE(judged<std::int32_t>("lightning_indexer", "sparse_indices", {1, 4}, {2, 7, -1, -1}, {7, 2, -1, -1}).passes);
+  EXPECT_FALSE(judged<std::int32_t>("lightning_indexer", "sparse_indices", {1, 4}, {2, -1, 7, -1}, {7, 2, -1, -1}).passes);
+}
+
 TEST(Rule, NamesAndThirdResults) {
   const Case c = PagedIndexer().as_case();
   const auto pairs = pairs_of(c, "out", c, "out");
