@@ -197,7 +197,7 @@ void forward_parallel(Peers& p, const AttentionLayer::State& layer, const Tensor
   }
   const auto queries_under = [&](auto& exchange, Slice some) {
     p.talk.work([&] {
-      const Background moved_on(context, [&] { exchange.poll(); });
+      const Background moved_on([&] { exchange.poll(); });
       make_queries(s, some);
     });
   };

@@ -67,7 +67,7 @@ prolog::MlaProblem mla_problem(const Chunk& m, const HiddenSums& sums, Slice row
       .x = sums.given() ? prolog::no_rows() : flat_rows(packed ? m.hidden_i8 : m.hidden, c.hidden_size),
       .cos = flat_rows(some(m.cos), rope),
       .sin = flat_rows(some(m.sin), rope),
-      .x_scale = packed ? flat_rows(m.hidden_scale, 1) : prolog::no_rows(),
+      .x_scale = packed ? flat_rows(some(m.hidden_scale), 1) : prolog::no_rows(),
       .dq_scale = scales_of(w.w_dq_i8),
       .uq_qr_scale = queries ? scales_of(w.w_uq_qr_i8) : prolog::no_rows(),
       .dkv_kr_scale = scales_of(w.w_dkv_kr_i8),

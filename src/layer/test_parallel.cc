@@ -134,6 +134,17 @@ std::string message_of(int ranks, const Parallel& options, const std::function<v
   return said[0];
 }
 
+TEST(ParallelModel, RanksThatAreThreadsMayShareAContext) {
+  const std::vector<std::int32_t> text = tokens(230);
+  const std::vector<float>& wanted = alone("sparse_w8a8", text);
+  Context context({.threads = 2});
+  for (int again = 0; again < 3; ++again)
+    threads_as_ranks(8, [&](Group& group) {
+      const Model model(kFolder, group, {.parallel = "kv=2,heads=2,query=2", .merge = "two"});
+      EXPECT_TRUE(run(model, "sparse_w8a8", text, context) == wanted);
+    }, 120);
+}
+
 TEST(ParallelModel, AllRanksRefuseAlikeAndGoOn) {
   const std::vector<std::int32_t> text = tokens(40);
   const auto append = [](Session& session, std::span<const std::int32_t> some) { session.append(some, {}); };

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include <utility>
-
-#include "dsakit/context.hpp"
-#include "run/state.hpp"
 
 namespace dsakit {
 
-/// While it lives, calls of this context call f(), which does not throw, on the thread that made them between the items of
-/// their loops: what nothing else moves on.
+/// What calls do on the thread that made them between the items of their loops. Of the thread: a context may have several,
+/// whose calls take turns.
+struct BackgroundWork {
+  void (*f)(void*) = nullptr;
+  void* data = nullptr;
+};
+inline thread_local constinit BackgroundWork background_work{};
+
+/// While it lives, calls of this thread do f(), which does not throw: what nothing else moves on.
 template <class F>
 class Background {
  public:
-  Background(Context& context, F f) : state_(context.state()), f_(std::move(f)) {
-    state_.background = [](void* data) { (*static_cast<F*>(data))(); };
-    state_.background_data = &f_;
-  }
-  ~Background() { state_.background = nullptr; }
+  explicit Background(F f) : f_(f) { background_work = {[](void* data) { (*static_cast<F*>(data))(); }, &f_}; }
+  ~Background() { background_work = before_; }
   Background(const Background&) = delete;
 
  private:
-  Context::State& state_;
   F f_;
+  const BackgroundWork before_ = background_work;
 };
 
 }  // namespace dsakit

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <mutex>
 
+#include "run/background.hpp"
 #include "run/carver.hpp"
 #include "run/cost.hpp"
 #include "run/state.hpp"
@@ -72,7 +73,7 @@ class Call {
   void reserve(std::size_t bytes);
 
   void poll() {
-    if (state_.background) state_.background(state_.background_data);
+    if (background_work.f) background_work.f(background_work.data);
     if (!state_.asked) return;
     const auto now = std::chrono::steady_clock::now();
     if (now - last_poll_ < std::chrono::milliseconds(100)) return;

@@ -28,8 +28,6 @@ struct Context::State {
   std::vector<std::string> warnings;
   bool (*asked)(void*) = nullptr;
   void* asked_data = nullptr;
-  void (*background)(void*) = nullptr;  // run/background.hpp
-  void* background_data = nullptr;
 };
 
 }  // namespace dsakit
