@@ -254,6 +254,43 @@ TEST(SharedSelection, OfCachesWithoutPages) {
   }
 }
 
+TEST(SharedSelection, OfAMillionKeysOn64Ranks) {
+  constexpr std::int64_t kKeys = 1 << 20, kDims = 16, kHeads = 2, k = 2048;
+  Random r(5);
+  const Stored query = random(DType::i8, {1, 1, kHeads, kDims}, r), weights = random(DType::f32, {1, 1, kHeads}, r),
+               scale = random(DType::f32, {1, 1, kHeads}, r, Data::uniform, 0.1f),
+               key = random(DType::i8, {kKeys, kDims}, r, Data::ties), key_scale = random(DType::f32, {kKeys, 1}, r, Data::ties);
+  const std::int32_t length = kKeys;
+  // Of few different scores most are equal, and what is selected of those are the lowest positions.
+  const auto select = [&](const Ownership& owner, auto call) {
+    const std::int64_t n = owner.below(kKeys);
+    Stored keys(DType::i8, {1, n, 1, kDims}), scales(DType::f32, {1, n, 1}), lists(DType::i32, {1, 1, 1, k});
+    for (std::int64_t j = 0; j < n; ++j) {
+      std::copy_n(key.memory.data() + owner.global(j) * kDims, kDims, keys.memory.data() + j * kDims);
+      std::copy_n(key_scale.memory.data() + owner.global(j) * 4, 4, scales.memory.data() + j * 4);
+    }
+    Context context({.threads = 1});
+    call(QuantLightningIndexerArgs{.query = query.tensor,
+                                   .key = keys.tensor,
+                                   .weights = weights.tensor,
+                                   .query_dequant_scale = scale.tensor,
+                                   .key_dequant_scale = scales.tensor,
+                                   .actual_seq_lengths_key = tensor(&length, {1}),
+                                   .sparse_count = k},
+         QuantLightningIndexerOuts{lists.tensor}, context);
+    return values_of<std::int32_t>(lists);
+  };
+  const std::vector<std::int32_t> wanted =
+      select({}, [](const auto& args, const auto& outs, Context& c) { quant_lightning_indexer(args, outs, c); });
+  for (const char* merge : {"one", "two"})
+    threads_as_ranks(64, [&](Group& group) {
+      const auto got = select({64, group.rank(), 128}, [&](const auto& args, const auto& outs, Context& c) {
+        dist::select(group, args, outs, {128, merge}, c);
+      });
+      EXPECT_TRUE(got == wanted) << merge << " " << group.rank();
+    }, 60);
+}
+
 // ---- attention
 
 /// Which operator, and what of its caches.
@@ -265,6 +302,7 @@ struct Attending {
   std::int64_t k = 300, block = 1, mode = 3;
   bool sinks = false;
   std::string numerics = "exact";
+  bool paged = true;
 
   bool rows_form() const { return form == Form::int8_rows || form == Form::bf16_rows; }
 
@@ -307,12 +345,20 @@ struct Attending {
           lists.as<std::int32_t>()[row * k + e] = e < used && choices > 0 ? std::int32_t(r.below(choices)) : -1;
       }
     Random places_of(std::uint64_t(owner.rank) + 1);
-    Places places(batch.lengths, owner, true, places_of);
+    Places places(batch.lengths, owner, paged, places_of);
     const Stored key = kept(form == Form::packed ? packed : form == Form::int8_rows ? codes : latents, batch, owner, places),
                  key_rope = kept(ropes, batch, owner, places), key_scale = kept(scales, batch, owner, places);
     std::vector<std::int32_t> totals = batch.totals(), lengths = batch.lengths;
-    const Tensor table = tensor(places.table.data(), {batch.size(), places.columns}),
-                 query_lengths = tensor(totals.data(), {batch.size()}), key_lengths = tensor(lengths.data(), {batch.size()});
+    const Tensor table = paged ? tensor(places.table.data(), {batch.size(), places.columns}) : Tensor{},
+                 query_lengths = paged ? tensor(totals.data(), {batch.size()}) : Tensor{},
+                 key_lengths = tensor(lengths.data(), {batch.size()});
+    const char *layout = paged ? "TND" : "BSND", *layout_kv = paged ? "PA_BSND" : "BSND";
+    const auto rows_of = [&](const Stored& s) {  // [B, S1] where there are no pages
+      if (paged) return s.tensor;
+      Tensor t = shaped(s.tensor.dtype, {batch.size(), rows / batch.size(), s.tensor.shape[1], s.tensor.shape[2]});
+      t.data = s.tensor.data;
+      return t;
+    };
     std::vector<float> own_sinks;
     for (std::int64_t h = begin; h < end; ++h) own_sinks.push_back(float_at(sink.tensor, h));
     const Tensor given_sinks = sinks ? tensor(own_sinks.data(), {n}) : Tensor{};
@@ -345,10 +391,10 @@ struct Attending {
                                       .block_size = kPage,
                                       .numerics = numerics});
     } else if (form == Form::packed) {
-      f(KvQuantSparseFlashAttentionArgs{.query = both.tensor,
+      f(KvQuantSparseFlashAttentionArgs{.query = rows_of(both),
                                         .key = key.tensor,
                                         .value = key.tensor,
-                                        .sparse_indices = lists.tensor,
+                                        .sparse_indices = rows_of(lists),
                                         .scale_value = 0.25,
                                         .key_quant_mode = 2,
                                         .value_quant_mode = 2,
@@ -356,8 +402,8 @@ struct Attending {
                                         .actual_seq_lengths_query = query_lengths,
                                         .actual_seq_lengths_kv = key_lengths,
                                         .sparse_block_size = block,
-                                        .layout_query = "TND",
-                                        .layout_kv = "PA_BSND",
+                                        .layout_query = layout,
+                                        .layout_kv = layout_kv,
                                         .sparse_mode = mode,
                                         .attention_mode = 2,
                                         .tile_size = tile,
@@ -366,19 +412,19 @@ struct Attending {
                                         .return_softmax_lse = true,
                                         .numerics = numerics});
     } else {
-      f(SparseFlashAttentionArgs{.query = query.tensor,
+      f(SparseFlashAttentionArgs{.query = rows_of(query),
                                  .key = key.tensor,
                                  .value = key.tensor,
-                                 .sparse_indices = lists.tensor,
+                                 .sparse_indices = rows_of(lists),
                                  .scale_value = 0.25,
                                  .block_table = table,
                                  .actual_seq_lengths_query = query_lengths,
                                  .actual_seq_lengths_kv = key_lengths,
-                                 .query_rope = rope.tensor,
+                                 .query_rope = rows_of(rope),
                                  .key_rope = key_rope.tensor,
                                  .sparse_block_size = block,
-                                 .layout_query = "TND",
-                                 .layout_kv = "PA_BSND",
+                                 .layout_query = layout,
+                                 .layout_kv = layout_kv,
                                  .sparse_mode = mode,
                                  .attention_mode = 2,
                                  .return_softmax_lse = true,
@@ -472,6 +518,17 @@ void expect_close(const Attending& a, const Attending::Result& got, const Attend
   for (std::size_t i = 0; i < got.max.size() && !a.rows_form(); ++i) {
     ASSERT_LE(std::fabs(got.max[i] - wanted.max[i]), 1e-6 + 1e-5 * std::fabs(wanted.max[i])) << i;
     ASSERT_LE(std::fabs(got.sum[i] - wanted.sum[i]), 1e-5 * std::fabs(wanted.sum[i])) << i;
+  }
+}
+
+TEST(SharedAttention, OfCachesWithoutPages) {
+  for (const Form form : {Form::bf16, Form::packed}) {
+    const Attending a{.form = form, .batch = {{2, 2, 2}, {3, 70, 200}}, .paged = false};
+    const auto got = a.shared(3, {.interleave = 4});
+    for (int rank = 0; rank < 3; ++rank) {
+      const auto [begin, end] = Attending::heads_of(rank);
+      ASSERT_EQ(got[std::size_t(rank)], a.alone(begin, end));
+    }
   }
 }
 
