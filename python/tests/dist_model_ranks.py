@@ -2,6 +2,7 @@
 """One rank of test_dist_model.py's processes. Usage: dist_model_ranks.py MODEL PARALLEL FOLDER, with RANK and WORLD_SIZE set."""
 
 import datetime
+import json
 import os
 import pathlib
 import sys
@@ -25,3 +26,4 @@ text = (model_folder / "heldout.txt").read_bytes()[:170]
 session = dsakit.Model(model_folder, group=group, parallel=parallel).session("sparse_w8a8")
 logits = [session.prefill(text[:160]), *(session.step(token) for token in text[160:])]
 np.save(folder / f"{group.rank()}.npy", np.stack(logits))
+(folder / f"{group.rank()}.json").write_text(json.dumps(session.traffic))

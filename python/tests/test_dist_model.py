@@ -14,6 +14,7 @@ import pytest
 
 HANG = 300  # seconds
 PROGRAM = pathlib.Path(__file__).with_name("dist_model_ranks.py")
+SCRIPT = pathlib.Path(__file__).parents[2] / "scripts" / "random_grids.py"
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +100,19 @@ def test_processes_of_torch_distributed(model_folder, text, tmp_path, ranks, par
         for process in processes:
             process.kill()
     wanted = dsakit.Model(model_folder).logits(text, mode="sparse_w8a8")
+    traffic = {}
+
+    def run(group):
+        session = dsakit.Model(model_folder, group=group, parallel=parallel).session("sparse_w8a8")
+        session.prefill(text[:160])
+        for token in text[160:]:
+            session.step(token)
+        traffic[group.rank()] = {name: list(count) for name, count in session.traffic.items()}
+
+    dsakit.dist.threads(ranks, run, timeout=HANG)
     for rank in range(ranks):
         np.testing.assert_array_equal(np.load(tmp_path / f"{rank}.npy"), wanted[159:])
+        assert json.loads((tmp_path / f"{rank}.json").read_text()) == traffic[rank]  # as much on every carrier
 
 
 def test_exchanges_under_computation(model_folder, text, tmp_path):
@@ -132,3 +144,10 @@ def test_exchanges_under_computation(model_folder, text, tmp_path):
 def test_a_trace_is_of_ranks(model_folder, tmp_path):
     with pytest.raises(ValueError, match="model: trace is given, wanted absent .without a group nothing travels"):
         dsakit.Model(model_folder, trace=tmp_path / "trace")
+
+
+def test_grids_and_faults_by_chance(model_folder):
+    ended = subprocess.run(
+        [sys.executable, SCRIPT, model_folder, "--count", "24"], capture_output=True, text=True, timeout=HANG
+    )
+    assert ended.returncode == 0 and "; 0 wrong, seeds 1 to 24" in ended.stdout, ended.stdout + ended.stderr

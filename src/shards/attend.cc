@@ -211,7 +211,8 @@ SharedParts::SharedParts(const Attention& all, std::vector<std::int64_t> heads)
   for (const std::int64_t n : heads_) sizes.push_back(rows * std::size_t(n) * width);
   std::vector<std::byte> mine(rows * std::size_t(p.heads) * width), in(rows * std::size_t(heads_of_all_) * width);
   const auto copy = [&](const Rows& from, std::int64_t row, std::size_t bytes, std::byte* to) {
-    if (bytes > 0) std::memcpy(to, static_cast<const std::byte*>(from.tensor.data) + from.offset(row) * std::int64_t(size), bytes);
+    if (bytes == 0) return;
+    std::memcpy(to, static_cast<const std::byte*>(from.tensor.data) + from.offset(row) * std::int64_t(size), bytes);
   };
   for (std::int64_t r = 0; r < std::int64_t(rows) * p.heads; ++r) {
     std::byte* const to = mine.data() + std::size_t(r) * width;

@@ -643,7 +643,9 @@ TEST(SharedOperators, AreRefusedOnAllRanks) {
                select(g, {}, {}, [&](auto& args) { args.block_table.shape[1] = 5; });
              }),
              "dist.select: actual_seq_lengths_key[4] is 131, wanted 0..80 (columns of block_table times block_size of key)");
-  expect_all(refusals(2, [&](Group& g) { select(g, {}, {}, [](auto& args) { args.layout_key = "TND", args.block_table = {}; }); }),
+  expect_all(refusals(2, [&](Group& g) {
+               select(g, {}, {}, [](auto& args) { args.layout_key = "TND", args.block_table = {}; });
+             }),
              "dist.select: layout_key is 'TND', wanted BSND or PA_BSND (several ranks have keys: running totals of whole "
              "sequences are not those of one rank's rows)");
   expect_all(refusals(3, [&](Group& g) { attend(g, {}, {.exchange = "all"}, nothing); }),
@@ -669,7 +671,8 @@ TEST(SharedOperators, AreRefusedOnAllRanks) {
   }
   expect_all(refusals(2, [&](Group& g) {
                if (g.rank() == 0) select(g, {}, {}, nothing);
-               dist::refuse(g, std::make_exception_ptr(Error(Status::invalid_dtype, "engine", "query", "", "is a list", "a tensor")));
+               const Error error(Status::invalid_dtype, "engine", "query", "", "is a list", "a tensor");
+               dist::refuse(g, std::make_exception_ptr(error));
              }),
              "engine: query is a list, wanted a tensor");
 }
