@@ -265,7 +265,7 @@ int main(int argc, char** argv) {
   GoldenOptions golden_options;
   auto* golden_command = app.add_subcommand("golden", "Make a call up and record what the reference computes");
   golden_command->add_option("OPERATOR", golden_options.op, "Of `dsakit describe`")->required();
-  golden_command->add_option("--set", golden_options.settings, "NAME=VALUE of an axis, an attribute, a tensor, data (V1..V19), pages, fill or seed;\nNAME=A,B: a file for each")->allow_extra_args(false);
+  golden_command->add_option("--set", golden_options.settings, "NAME=VALUE of an axis, an attribute, a tensor, data (V1..V19), fill, pages, seed or taps;\nNAME=A,B: a file for each")->allow_extra_args(false);
   golden_command->add_option("-o", golden_options.out, "The file to write; of several calls a folder")->required();
   golden_command->add_flag("--json", golden_options.json, "Machine-readable");
   golden_command->add_flag("--quiet", golden_options.quiet, "Without the names of the files");

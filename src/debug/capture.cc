@@ -78,7 +78,7 @@ void check_options(const CaptureOptions& o) {
   one_of("weights", o.weights, {"once", "each"});
   std::vector<std::string_view> names;
   for (const Operator& op : operators()) names.push_back(op.name);
-  check_steps(o.taps);
+  check_steps("capture", o.taps);
   for (const std::string& name : o.operators)
     if (!find_operator(name))
       refuse_option("operators", "has \"" + io::printable(name) + "\"", "names of operators",

@@ -38,7 +38,9 @@ void take(Case& c, const Outcome& outcome) {
 
 }  // namespace
 
-Case made_call(std::string_view op, const Settings& settings) {
+namespace {
+
+Plan plan_of(std::string_view op, const Settings& settings) {
   const Operator* found = find_operator(op);
   if (!found) {
     std::vector<std::string_view> names;
@@ -46,21 +48,30 @@ Case made_call(std::string_view op, const Settings& settings) {
     throw Error(Status::invalid_argument, "golden", "OPERATOR", "", "is \"" + io::printable(op) + "\"",
                 "the name of an operator", "nearest: " + std::string(nearest(op, names)));
   }
-  const Plan plan(*found, settings);
+  Plan plan(*found, settings);
   if (const std::string why = refusal_of_data(plan); !why.empty())
     throw Error(Status::invalid_argument, "golden", "data", "", "is V" + std::to_string(plan.data()),
                 "another of V1..V19 for " + std::string(op), why);
+  return plan;
+}
+
+Case case_of(const Plan& plan, const Settings& settings) {
   Case c = filled(plan);
   c.metadata["producer"] = std::string("dsakit ") + DSAKIT_VERSION + " golden";
-  c.metadata["recipe"] = io::json_quoted(line_of(op, settings));
+  c.metadata["recipe"] = io::json_quoted(line_of(plan.op().name, settings));
   check_case(c);
   return c;
 }
 
+}  // namespace
+
+Case made_call(std::string_view op, const Settings& settings) { return case_of(plan_of(op, settings), settings); }
+
 Case golden(std::string_view op, const Settings& settings) {
-  Case c = made_call(op, settings);
-  Steps steps(op);
-  const Outcome outcome = execute(c, {.reference = true, .taps = &steps});
+  const Plan plan = plan_of(op, settings);
+  Case c = case_of(plan, settings);
+  Steps steps(op, plan.steps());
+  const Outcome outcome = execute(c, {.reference = true, .taps = plan.steps().empty() ? nullptr : &steps});
   if (outcome.refusal) throw *outcome.refusal;
   take(c, outcome);
   c.tensors.merge(steps.tensors());

@@ -10,7 +10,7 @@
 // Cases that are made up: sizes, modes and kinds of numbers become a call, which the reference computes.
 namespace dsakit::debug {
 
-/// NAME, VALUE: of an axis, an attribute, a tensor, or data, pages, seed. docs/debugging.md
+/// NAME, VALUE: of an axis, an attribute, a tensor, or data, fill, pages, seed, taps. docs/debugging.md
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
 /// The call that the settings describe, without results. INVALID_ARGUMENT: a name or value that is none.

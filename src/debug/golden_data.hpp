@@ -8,7 +8,7 @@ namespace dsakit::debug {
 /// The call of a plan, every tensor filled as its data says: the same on every machine.
 Case filled(const Plan&);
 
-/// What V1..V19 are, and whether an operator has what they are about: "" or why not.
+/// Why the call has nothing that its data is about, or "".
 std::string refusal_of_data(const Plan&);
 
 }  // namespace dsakit::debug

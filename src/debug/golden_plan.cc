@@ -7,11 +7,14 @@
 
 #include "core/nearest.hpp"
 #include "debug/bind.hpp"
+#include "debug/steps.hpp"
 #include "dsakit/error.hpp"
 #include "io/json.hpp"
 
 namespace dsakit::debug {
 namespace {
+
+constexpr std::string_view kOptions[] = {"data", "fill", "pages", "seed", "taps"};
 
 constexpr std::int64_t kLargest = std::int64_t{1} << 48;  // of an axis or an element count
 
@@ -172,7 +175,7 @@ Plan::Plan(const Operator& op, const Settings& settings) : op_(op) {
 
 void Plan::refuse(std::string_view what, std::string_view got, std::string wanted, std::string why) const {
   throw Error(Status::invalid_argument, "golden", std::string(what), "",
-              (got.empty() || got[0] == '"' ? "is " : "") + std::string(got), std::move(wanted), std::move(why));
+              (got.starts_with('"') ? "is " : "") + std::string(got), std::move(wanted), std::move(why));
 }
 
 const Parameter* Plan::parameter(std::string_view name) const {
@@ -182,13 +185,13 @@ const Parameter* Plan::parameter(std::string_view name) const {
 }
 
 void Plan::take(std::string_view name, std::string_view value, bool asked) {
-  if (name == "data" || name == "seed" || name == "pages" || name == "fill") return take_option(name, value);
+  if (std::find(std::begin(kOptions), std::end(kOptions), name) != std::end(kOptions)) return take_option(name, value);
   const Parameter* p = parameter(name);
   if (p && p->field.role != Role::attribute) return take_tensor(*p, value, asked);
   if (!asked && asked_.contains(name)) return;
   if (asked) {
     bool known = p;
-    std::vector<std::string_view> names{"data", "pages", "seed", "fill"};
+    std::vector<std::string_view> names(std::begin(kOptions), std::end(kOptions));
     for (const Parameter& other : op_.parameters)
       if (other.field.has_member() && other.field.role != Role::out) names.push_back(other.field.name);
     for (const Form& form : kForms)
@@ -210,8 +213,6 @@ void Plan::take(std::string_view name, std::string_view value, bool asked) {
     asked_.emplace(name);
   }
   (p ? values_ : axes_)[std::string(name)] = value;
-  // An attribute may name a size too.
-  if (p) axes_.erase(std::string(name));
 }
 
 void Plan::take_option(std::string_view name, std::string_view value) {
@@ -228,6 +229,11 @@ void Plan::take_option(std::string_view name, std::string_view value) {
     if (value != "identity" && value != "mixed" && value != "reversed" && value != "shared")
       refuse(name, shown, "identity, mixed, reversed or shared");
     pages_ = value;
+  } else if (name == "taps") {
+    steps_.clear();
+    for (const std::string_view step : split(value, '+')) steps_.emplace_back(step);
+    if (steps_ == std::vector<std::string>{"none"}) steps_.clear();
+    check_steps("golden", steps_);
   } else {
     char* end = nullptr;
     const std::string text(value);

@@ -48,6 +48,8 @@ class Plan {
   int data() const { return data_; }  // of V1..V19
   std::string_view pages() const { return pages_; }
   double fill() const { return fill_; }  // of lists: the share that names something
+  /// Inside of the call that are stored.
+  const std::vector<std::string>& steps() const { return steps_; }
 
   bool has_axis(std::string_view name) const;
   std::int64_t axis(std::string_view name) const;
@@ -66,7 +68,6 @@ class Plan {
     std::optional<bool> given;
     Format format = Format::ND;
   };
-  friend class Expression;
 
   [[noreturn]] void refuse(std::string_view what, std::string_view got, std::string wanted, std::string why = {}) const;
   const Parameter* parameter(std::string_view name) const;
@@ -98,6 +99,7 @@ class Plan {
   std::uint64_t seed_ = 1;
   int data_ = 1;
   std::string pages_ = "mixed";
+  std::vector<std::string> steps_{"all"};
   double fill_ = 1;
 };
 

@@ -59,13 +59,13 @@ StepFinding compare(std::string_view step, const Tensor& recorded, const Tensor&
 
 }  // namespace
 
-void check_steps(const std::vector<std::string>& steps) {
+void check_steps(const char* who, const std::vector<std::string>& steps) {
   std::vector<std::string_view> known{"all"};
   for (const Operator& op : operators())
     for (const Tap& tap : taps_of(op.name)) known.push_back(tap.step);
   for (const std::string& step : steps)
     if (std::find(known.begin(), known.end(), step) == known.end())
-      throw Error(Status::invalid_argument, "capture", "taps", "", "has \"" + io::printable(step) + "\"",
+      throw Error(Status::invalid_argument, who, "taps", "", "has \"" + io::printable(step) + "\"",
                   "steps such as 3.query_norm, or all", "nearest: " + std::string(nearest(step, known)));
 }
 

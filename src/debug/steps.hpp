@@ -13,8 +13,8 @@
 // The steps inside of a call as tensors "tap.3.query_norm" of a case.
 namespace dsakit::debug {
 
-/// Of these names, "all" for every step; INVALID_ARGUMENT for one that no operator has.
-void check_steps(const std::vector<std::string>& steps);
+/// "all", or steps that some operator has; INVALID_ARGUMENT of `who` for any other.
+void check_steps(const char* who, const std::vector<std::string>& steps);
 
 /// Keeps the steps of one call. No call fails by it: where memory ends, so do the steps.
 class Steps : public Taps {

@@ -152,8 +152,10 @@ TEST(Golden, WhatIsUnknownIsRefusedByName) {
            {"rms_nrm", "T", "8", "golden: OPERATOR is \"rms_nrm\", wanted the name of an operator (nearest: rms_norm)"},
            {"rms_norm", "rwo", "8",
             "golden: rwo is unknown to rms_norm, wanted T, data, epsilon, fill, gamma, level, "
-            "pages, row, seed, self (nearest: row)"},
+            "pages, row, seed, self, taps (nearest: row)"},
            {"rms_norm", "T", "a", "golden: T is \"a\", wanted a number of at least 0"},
+           {"rms_norm", "taps", "2.cp",
+            "golden: taps has \"2.cp\", wanted steps such as 3.query_norm, or all (nearest: 2.cq)"},
            {"rms_norm", "data", "V20", "golden: data is \"V20\", wanted V1..V19"},
            {"rms_norm", "data", "V11",
             "golden: data is V11, wanted another of V1..V19 for rms_norm (it has no scores)"},

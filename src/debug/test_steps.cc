@@ -71,6 +71,8 @@ TEST(Steps, ReferencesShowAllOfThem) {
     }
     EXPECT_EQ(first_departing_step(c), "") << name_of(call);
   }
+  EXPECT_EQ(golden("mla_prolog_v3", {{"taps", "1.c+7.kv"}}).names("tap"), (std::vector<std::string>{"1.c", "7.kv"}));
+  EXPECT_TRUE(golden("mla_prolog_v3", {{"taps", "none"}}).names("tap").empty());
 }
 
 TEST(Steps, TheFastWayHasTheSameBitsWhileSomebodyLooksAndItsStepsFollowFromEachOther) {

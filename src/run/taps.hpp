@@ -47,10 +47,16 @@ inline void show(const char* step, std::int64_t row, const std::int8_t* codes, s
   taps->row(step, DType::i8, row, 0, std::int64_t(x.size()), codes);
   taps->replace(step, row, 0, std::int64_t(x.size()), x.data());
 }
-inline void show(const char* step, std::int64_t row, float& x) {
+inline void show(const char* step, std::int64_t row, float& x, std::int64_t column = 0) {
   if (!taps) return;
-  taps->row(step, DType::f32, row, 0, 1, &x);
-  taps->replace(step, row, 0, 1, &x);
+  taps->row(step, DType::f32, row, column, 1, &x);
+  taps->replace(step, row, column, 1, &x);
+}
+/// A number in double, which stays as it is unless another one was recorded.
+inline void show(const char* step, std::int64_t row, double& x, std::int64_t column) {
+  float shown = float(x);
+  show(step, row, shown, column);
+  if (shown != float(x)) x = double(shown);
 }
 
 }  // namespace dsakit

@@ -122,11 +122,7 @@ void reference(const Problem& p, std::int64_t t, const Token& token, Rounding ro
       Numbers score;
       for (const Key& key : keys)
         score.push_back((dot(query, key.latent) + dot(query_rope, key.rope)) * double(p.scale));
-      for (std::size_t j = 0; taps && j < score.size(); ++j) {
-        std::vector<float> shown{float(score[j])};
-        show("1.scores", row, shown, listed[j]);
-        if (shown[0] != float(score[j])) score[j] = double(shown[0]);
-      }
+      for (std::size_t j = 0; j < score.size(); ++j) show("1.scores", row, score[j], listed[j]);
       s = combine(p, score, keys, sink, rounding);
     }
     for (std::size_t c = 0; c < s.values.size(); ++c) {

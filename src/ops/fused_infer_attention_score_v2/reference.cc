@@ -267,10 +267,7 @@ struct Reference {
       for (std::int64_t d = 0; d < rope_width; ++d) dot += rope_row[d] * keys.rope[k * rope_width + d];
       dot *= factor;
       if (a.pse_shift) dot += number(a.pse_shift, {a.pse_shift.shape[0] == 1 ? 0 : b, h, q, k});
-      if (std::vector<float> shown{float(dot)}; taps) {
-        show("1.scores", tap_row(b, q, h), shown, k);
-        if (shown[0] != float(dot)) dot = double(shown[0]);
-      }
+      show("1.scores", tap_row(b, q, h), dot, k);
       score.push_back(dot), seen.push_back(k);
       most = std::fmax(most, dot);
     }
