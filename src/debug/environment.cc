@@ -14,8 +14,6 @@ void watch_as_environment_says() {
   const char* target = std::getenv("DSAKIT_VERBOSE");
   if (!target || !*target || std::string(target) == "0") return;
   try {
-    if (std::string(target) == "2")
-      throw Error(Status::unsupported, "verbose", "level", "", "is 2", "0, 1 or a file", "stages are not listed");
     add_watcher(verbose_watcher(target));
   } catch (const Error& e) {
     default_context().warn(std::string(e.what()) + " [DSAKIT_VERBOSE]");

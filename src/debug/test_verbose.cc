@@ -3,12 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "debug/bind.hpp"
 #include "debug/execute.hpp"
 #include "debug/operations.hpp"
 #include "debug/test_cases.hpp"
 #include "dsakit/error.hpp"
 #include "io/test_folder.hpp"
+#include "run/stages.hpp"
 
 namespace dsakit::debug {
 namespace {
@@ -112,6 +115,24 @@ TEST(Verbose, ALineIsACallOfTheSameSizesAndModes) {
     for (std::size_t column : {1, 2, 3, 4})
       EXPECT_EQ(first[column], second[column]) << op << " " << kVerboseFields[column];
   }
+}
+
+TEST(Verbose, LevelTwoHasTheLoopsAndChoicesOfACall) {
+  const Case made = made_call("lightning_indexer", {{"Lk", "700"}, {"layout_key", "PA_BSND"}});
+  const Outcome plain = execute(made);
+  ::testing::internal::CaptureStderr();
+  const auto watcher = verbose_watcher("2");
+  add_watcher(watcher);
+  const Outcome outcome = execute(made);
+  remove_watcher(watcher.get());
+  const std::string text = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(stages, nullptr);
+  for (const char* line : {"\ndsakit,1,stage,1,1,", "\ndsakit,1,choice,1,keys of a block,",
+                           "\ndsakit,1,choice,1,same products,0", "\ndsakit,1,exec,1,dsakit.lightning_indexer,"})
+    EXPECT_NE(text.find(line), std::string::npos) << line << text;
+  EXPECT_LT(text.find("stage,1,1,"), text.find("exec,1,"));
+  const Tensor &a = plain.results.at("out.sparse_indices").tensor, &b = outcome.results.at("out.sparse_indices").tensor;
+  EXPECT_EQ(std::memcmp(a.data, b.data, std::size_t(a.elements()) * 4), 0);
 }
 
 TEST(Verbose, OperationsAreThoseOfTheFormulas) {

@@ -15,6 +15,8 @@
 #include "debug/operations.hpp"
 #include "debug/record.hpp"
 #include "io/durable.hpp"
+#include "run/stages.hpp"
+#include "run/state.hpp"
 
 namespace dsakit::debug {
 namespace {
@@ -129,9 +131,11 @@ bool readable(const Arguments& a) {
 class Verbose : public Watcher {
  public:
   explicit Verbose(const std::string& target)
-      : file_(target == "1" ? io::Descriptor(::dup(STDERR_FILENO))
-                            : io::opened(target, O_WRONLY | O_CREAT | O_APPEND, "verbose")) {
+      : stages_(target == "2"),
+        file_(target == "1" || stages_ ? io::Descriptor(::dup(STDERR_FILENO))
+                                       : io::opened(target, O_WRONLY | O_CREAT | O_APPEND, "verbose")) {
     write(verbose_header());
+    if (stages_) write("dsakit,1,fields of a stage,seq,number,items,threads,us,estimated us on one thread");
   }
 
   std::unique_ptr<WatchedCall> begin(const Arguments& arguments, Context& context) noexcept override {
@@ -143,19 +147,39 @@ class Verbose : public Watcher {
   }
 
  private:
-  class Call : public WatchedCall {
+  class Call : public WatchedCall, public Stages {
    public:
     Call(Verbose& verbose, const Arguments& a, Context& context)
         : verbose_(verbose),
           context_(context),
           sequence_(++verbose.calls_),
           name_("dsakit." + std::string(a.op->name)) {
+      if (verbose.stages_) {
+        before_ = stages, stages = this;
+        choice("same products", context.same_products());
+      }
       tensors_ = tensors_of(a), modes_ = modes_of(a);
       if (!readable(a)) return;  // to be refused
       work_ = work_of(a), bytes_ = bytes_of(a, pages_of(a)), arguments_ = a;
     }
 
+    ~Call() override { stop(); }
+
+    void loop(std::int64_t items, int threads, const Work& work, double seconds) noexcept override {
+      char text[120];
+      const double estimate = work.nanoseconds(*context_.state().rates) * 1e-3;
+      std::snprintf(text, sizeof text, "dsakit,1,stage,%lld,%d,%lld,%d,%.3f,%.3f", (long long)sequence_, ++loops_,
+                    (long long)items, threads, seconds * 1e6, estimate);
+      line(text);
+    }
+    void choice(const char* name, std::int64_t value) noexcept override {
+      char text[120];
+      std::snprintf(text, sizeof text, "dsakit,1,choice,%lld,%s,%lld", (long long)sequence_, name, (long long)value);
+      line(text);
+    }
+
     void end(const Error* refusal, double seconds) noexcept override {
+      stop();
       try {
         char numbers[120];
         const double each = seconds > 0 ? 1e-9 / seconds : 0;
@@ -170,8 +194,22 @@ class Verbose : public Watcher {
     }
 
    private:
+    /// Nobody asks any more.
+    void stop() {
+      if (stages == this) stages = before_;
+    }
+    void line(const char* text) const noexcept {
+      try {
+        verbose_.write(text);
+      } catch (const std::exception&) {
+        // No memory for a line.
+      }
+    }
+
     Verbose& verbose_;
     Context& context_;
+    Stages* before_ = nullptr;
+    int loops_ = 0;
     std::int64_t sequence_;
     std::string name_, tensors_, work_, modes_;
     Arguments arguments_;  // of a call that can be counted
@@ -183,6 +221,7 @@ class Verbose : public Watcher {
     [[maybe_unused]] const ssize_t n = ::write(file_.number(), text.data(), text.size());
   }
 
+  bool stages_;
   io::Descriptor file_;
   std::atomic<std::int64_t> calls_ = 0;
 };

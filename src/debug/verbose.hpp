@@ -34,7 +34,8 @@ CallOfLine call_of(const std::vector<std::string>& columns);
 /// are, slots that are skipped.
 std::string work_of(const Arguments&);
 
-/// Writes to stderr ("1") or at the end of a file, a line with one write. IO_ERROR for a file that cannot be opened.
+/// Writes to stderr ("1"; "2": the loops and choices of each call in front of its line) or at the end of a file, a line
+/// with one write. IO_ERROR for a file that cannot be opened.
 std::shared_ptr<Watcher> verbose_watcher(const std::string& target);
 
 }  // namespace dsakit::debug

@@ -11,6 +11,7 @@
 #include "run/background.hpp"
 #include "run/carver.hpp"
 #include "run/cost.hpp"
+#include "run/stages.hpp"
 #include "run/state.hpp"
 #include "run/team.hpp"
 
@@ -51,13 +52,20 @@ class Call {
       f(i, thread);
       if (thread == 0) poll();
     };
-    if (threads == 1 || work.nanoseconds(*state_.rates) < kWorthWaking || Team::busy()) {
+    const bool alone = threads == 1 || work.nanoseconds(*state_.rates) < kWorthWaking || Team::busy();
+    const Stage stage(stages_, n, alone ? 1 : threads, work);
+    if (alone) {
       for (std::int64_t i = 0; i < n; ++i) each(i, 0);
       return;
     }
     state_.team.run(
         n, threads, [](void* data, std::int64_t i, int thread) { (*static_cast<decltype(each)*>(data))(i, thread); },
         const_cast<void*>(static_cast<const void*>(&each)));
+  }
+
+  /// For who asks: what the call does not do always.
+  void choice(const char* name, std::int64_t value) const {
+    if (stages_) stages_->choice(name, value);
   }
 
   /// Throws INTERRUPTED if the user asked for it during the call. Last thing an operator does.
@@ -88,6 +96,7 @@ class Call {
   const char* op_;
   bool same_products_;
   std::atomic<bool> cancelled_ = false;
+  Stages* const stages_ = stages;
   std::chrono::steady_clock::time_point last_poll_;
 };
 

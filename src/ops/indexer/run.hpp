@@ -90,6 +90,8 @@ class Selection {
     const Work output = {.elements = 5.0 * double(p.sequences.total_rows) * double(p.count)};
     const Work scoring = (p.type == DType::i8 ? Work{.products_i8 = pairs} : Work{.products = pairs}) + output;
     const std::int64_t pieces = cut.pieces;
+    call.choice("rows of a piece", cut.group), call.choice("keys of a block", cut.block);
+    call.choice("keys of a piece", cut.piece), call.choice("lists joined", cut.joined);
 
     if (cut.joined) {
       call.parallel_for(pieces, scoring, [&](std::int64_t i, int thread) { s.score_piece(i, i, thread); });
