@@ -36,10 +36,6 @@ void take(Case& c, const Outcome& outcome) {
   if (!undefined.empty()) c.metadata["undefined"] = "[" + undefined + "]";
 }
 
-}  // namespace
-
-namespace {
-
 Plan plan_of(std::string_view op, const Settings& settings) {
   const Operator* found = find_operator(op);
   if (!found) {

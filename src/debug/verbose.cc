@@ -140,7 +140,9 @@ class Verbose : public Watcher {
 
   std::unique_ptr<WatchedCall> begin(const Arguments& arguments, Context& context) noexcept override {
     try {
-      return std::make_unique<Call>(*this, arguments, context);
+      auto call = std::make_unique<Call>(*this, arguments, context);
+      if (stages_) call->ask();
+      return call;
     } catch (const std::exception&) {
       return nullptr;
     }
@@ -154,16 +156,18 @@ class Verbose : public Watcher {
           context_(context),
           sequence_(++verbose.calls_),
           name_("dsakit." + std::string(a.op->name)) {
-      if (verbose.stages_) {
-        before_ = stages, stages = this;
-        choice("same products", context.same_products());
-      }
       tensors_ = tensors_of(a), modes_ = modes_of(a);
       if (!readable(a)) return;  // to be refused
       work_ = work_of(a), bytes_ = bytes_of(a, pages_of(a)), arguments_ = a;
     }
 
     ~Call() override { stop(); }
+
+    /// For loops and choices, until it ends.
+    void ask() {
+      before_ = stages, stages = this;
+      choice("same products", context_.same_products());
+    }
 
     void loop(std::int64_t items, int threads, const Work& work, double seconds) noexcept override {
       char text[120];
@@ -194,7 +198,6 @@ class Verbose : public Watcher {
     }
 
    private:
-    /// Nobody asks any more.
     void stop() {
       if (stages == this) stages = before_;
     }
@@ -288,9 +291,8 @@ CallOfLine call_of(const std::vector<std::string>& columns) {
   words(columns[4], [&](std::string_view word) {
     const std::size_t equals = word.find('=');
     std::string value(word.substr(equals + 1));
-    std::erase_if(value, [](char c) { return c == '[' || c == ']' || c == '_'; });
-    // Words keep their underscores: only lists had spaces.
-    if (word.find('[') == word.npos) value = word.substr(equals + 1);
+    if (value.starts_with('['))  // of a list, whose spaces are underscores
+      std::erase_if(value, [](char c) { return c == '[' || c == ']' || c == '_'; });
     call.settings.emplace_back(word.substr(0, equals), value);
   });
   return call;
