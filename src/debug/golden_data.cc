@@ -570,7 +570,26 @@ class Filling {
 
   // ---- V14, V15
 
-  /// NaN and infinity where nobody may look: behind the keys, in pages that no table names, in rows to be written.
+  /// Rows of the keys that the call looks at.
+  std::set<std::int64_t> rows_in_use() {
+    std::set<std::int64_t> rows;
+    const Stored* list = names_.list.empty() || is_indexer(op_) ? nullptr : stored(names_.list);
+    if (!list) {
+      for (std::int64_t b = 0; b < batch_; ++b)
+        for (std::int64_t j = 0; j < key_[std::size_t(b)]; ++j) rows.insert(place(b, j));
+      return rows;
+    }
+    const std::int64_t room = list->shape.back(), block = plan_.integer("sparse_block_size", 1);
+    each_query([&](std::int64_t row, std::int64_t b, std::int64_t) {
+      for (std::int64_t i = row * room; i < (row + 1) * room; ++i)
+        for (std::int64_t j = 0, n = integer_at(list->tensor(), i); n >= 0 && j < block; ++j)
+          if (n * block + j < key_[std::size_t(b)]) rows.insert(place(b, n * block + j));
+    });
+    return rows;
+  }
+
+  /// NaN and infinity where nobody may look: behind the keys, at positions that no list names, in pages that no table
+  /// names, in rows to be written.
   void poison() {
     for (const Plan::Planned& t : plan_.tensors()) {
       const Parameter& p = op_.parameters[std::size_t(t.parameter)];
@@ -582,8 +601,7 @@ class Filling {
       if (!updated && plan_.tensor(names_.lengths_key.empty() ? "" : names_.lengths_key)) {
         rows = folded_key_ ? plan_.axis("T2") : batch_ * plan_.axis("S2", 0);
         if (plan_.tensor("block_table")) rows = plan_.axis("block_num") * page_size();
-        for (std::int64_t b = 0; b < batch_; ++b)
-          for (std::int64_t j = 0; j < key_[std::size_t(b)]; ++j) seen.insert(place(b, j));
+        seen = rows_in_use();
       } else if (updated) {
         rows = Folded(s->shape).rows;
       }
@@ -654,48 +672,42 @@ class Filling {
 
 std::string refusal_of_data(const Plan& plan) {
   const Operator& op = plan.op();
-  const auto any = [&](auto f) {
-    return std::any_of(plan.tensors().begin(), plan.tensors().end(),
-                       [&](const Plan::Planned& t) { return f(op.parameters[std::size_t(t.parameter)].field, t); });
+  const auto unless = [&](const char* why, auto has_it) -> std::string {
+    const bool any = std::any_of(plan.tensors().begin(), plan.tensors().end(), [&](const Plan::Planned& t) {
+      return has_it(op.parameters[std::size_t(t.parameter)].field, t);
+    });
+    return any ? "" : why;
   };
-  const bool scores = is_indexer(op) || is_attention(op);
+  const std::string layout = plan.text("input_layout");
+  const bool heads_first = layout.starts_with("BN") || layout.starts_with("N");
   switch (plan.data()) {
+    case 7:
+      return unless("it has no numbers", [](auto&, auto& t) { return is_float(t.dtype) || t.dtype == DType::i8; });
     case 9:
     case 10:
     case 11:
     case 12: {
-      const std::string layout = plan.text("input_layout");
-      if (!scores) return "it has no scores";
-      if (layout.starts_with("BN") || layout.starts_with("N"))
-        return "input_layout keeps the tokens of a head together";
+      if (!is_indexer(op) && !is_attention(op)) return "it has no scores";
+      if (heads_first) return "input_layout keeps the tokens of a head together";
       const Plan::Planned* key = plan.tensor("key");
-      if (key && (key->dtype == DType::i32 || key->shape.size() > 4)) return "keys are int4 or FRACTAL_NZ";
-      return "";
+      return key && (key->dtype == DType::i32 || key->shape.size() > 4) ? "keys are int4 or FRACTAL_NZ" : "";
     }
-    case 7:
-      return any([](const Field&, const auto& t) { return is_float(t.dtype) || t.dtype == DType::i8; })
-                 ? ""
-                 : "it has no numbers";
     case 13:
-      return any([](const Field& f, const auto&) { return f.kind == Kind::lengths || f.kind == Kind::index; })
-                 ? ""
-                 : "it has no lengths and no slots";
+      return unless("it has no lengths and no slots",
+                    [](auto& f, auto&) { return f.kind == Kind::lengths || f.kind == Kind::index; });
     case 14:
-      return any([](const Field& f, const auto&) { return f.kind == Kind::cache || f.name == std::string_view("lse"); })
-                 ? ""
-                 : "it has no cache";
+      if (heads_first) return "input_layout keeps the tokens of a head together";
+      return unless("it has no cache",
+                    [](auto& f, auto&) { return f.kind == Kind::cache || f.name == std::string_view("lse"); });
     case 15:
-      return any([](const Field& f, const auto&) { return f.kind == Kind::table || f.kind == Kind::index; })
-                 ? ""
-                 : "it has no pages";
+      return unless("it has no pages", [](auto& f, auto&) { return f.kind == Kind::table || f.kind == Kind::index; });
     case 16:
-      return any([](const Field& f, const auto&) { return has(f.name, "scale"); }) ? "" : "it has no scales";
+      return unless("it has no scales", [](auto& f, auto&) { return has(f.name, "scale"); });
     case 17:
-      return any([&](const Field& f, const auto&) { return f.name == Names(op).cos; }) ? "" : "it has no rotation";
+      return unless("it has no rotation", [&](auto& f, auto&) { return f.name == Names(op).cos; });
     case 18:
-      return any([](const Field& f, const auto&) { return std::string_view(f.name).starts_with("hadamard"); })
-                 ? ""
-                 : "it has no Hadamard matrix";
+      return unless("it has no Hadamard matrix",
+                    [](auto& f, auto&) { return std::string_view(f.name).starts_with("hadamard"); });
     default:
       return "";
   }

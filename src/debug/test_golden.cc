@@ -89,6 +89,8 @@ TEST(Golden, ModesBringAlongWhatTheyNeed) {
            {"sparse_flash_attention", "layout_kv=PA_BSND actual_seq_lengths_kv=40+23 fill=0.5"},
            {"kv_quant_sparse_flash_attention", "layout_query=TND layout_kv=PA_BSND data=V9"},
            {"kv_quant_sparse_flash_attention", "layout_kv=PA_BSND data=V15"},
+           {"kv_quant_sparse_flash_attention", "layout_kv=PA_BSND data=V14 K=5"},
+           {"sparse_flash_attention", "layout_query=TND layout_kv=PA_BSND data=V14 K=5"},
            {"sparse_flash_attention_quant", "key_nope_2d=bfloat16 data=V12"},
            {"fused_infer_attention_score_v2", "input_layout=BSND block_table=given return_softmax_lse=true"},
            {"fused_infer_attention_score_v2", "input_layout=BNSD_BSND query_rope=given"},
