@@ -50,19 +50,25 @@ ordered_json json_of(const AttentionFigures& f) {
   ordered_json worst = ordered_json::array();
   for (const AttentionFigures::Head& h : f.worst)
     worst.push_back({{"head", h.head}, {"mass", h.mass}, {"effective", h.effective}});
-  return {{"row", f.row},   {"visible", f.visible}, {"listed", f.listed},        {"mass", f.mass},
-          {"best", f.best}, {"best_heads", f.best_heads}, {"first", f.first}, {"last", f.last},
-          {"effective", f.effective}, {"worst", worst}};
+  return {{"row", f.row},     {"visible", f.visible}, {"listed", f.listed},
+          {"mass", f.mass},   {"best", f.best},       {"best_heads", f.best_heads},
+          {"first", f.first}, {"last", f.last},       {"effective", f.effective},
+          {"worst", worst}};
 }
 
 ordered_json json_of(const CodeFigures& f) {
   ordered_json worst = ordered_json::array();
   for (const CodeFigures::Row& r : f.worst)
-    worst.push_back(
-        {{"row", r.row}, {"sqnr", number(r.sqnr)}, {"without", number(r.without)}, {"channel", r.channel}});
-  return {{"name", f.name},   {"groups", f.groups},   {"saturated", f.saturated},
-          {"zeros", f.zeros}, {"histogram", f.histogram}, {"outlier", f.outlier},
-          {"outlier_ratio", f.outlier_ratio}, {"worst", worst}, {"median", number(f.median)}};
+    worst.push_back({{"row", r.row}, {"sqnr", number(r.sqnr)}, {"without", number(r.without)}, {"channel", r.channel}});
+  return {{"name", f.name},
+          {"groups", f.groups},
+          {"saturated", f.saturated},
+          {"zeros", f.zeros},
+          {"histogram", f.histogram},
+          {"outlier", f.outlier},
+          {"outlier_ratio", f.outlier_ratio},
+          {"worst", worst},
+          {"median", number(f.median)}};
 }
 
 ordered_json json_of(const std::string& path, const Case& c, const Explanation& e) {
@@ -199,7 +205,8 @@ class Text {
     if (!e_.attention || e_.attention->visible == 0) return;
     const AttentionFigures& f = *e_.attention;
     if (f.listed < f.visible)
-      add(fmt::format("  mass of the list {:.1f} % (best list of {}: {:.1f} %, best per head {:.1f} %); first 4 "
+      add(
+          fmt::format("  mass of the list {:.1f} % (best list of {}: {:.1f} %, best per head {:.1f} %); first 4 "
                       "positions {:.1f} %, last 64 {:.1f} %",
                       100 * f.mass, f.listed, 100 * f.best, 100 * f.best_heads, 100 * f.first, 100 * f.last));
     else add(fmt::format("  first 4 positions {:.1f} %, last 64 {:.1f} % of the mass", 100 * f.first, 100 * f.last));
@@ -214,11 +221,12 @@ class Text {
     if (f.has_loss()) {
       std::string rows;
       for (const CodeFigures::Row& r : f.worst)
-        rows += fmt::format("{}row {}: SQNR {:.1f} dB, {:.1f} without channel {}", rows.empty() ? "" : "; ", r.row, r.sqnr,
-                            r.without, r.channel);
+        rows += fmt::format("{}row {}: SQNR {:.1f} dB, {:.1f} without channel {}", rows.empty() ? "" : "; ", r.row,
+                            r.sqnr, r.without, r.channel);
       add(fmt::format("  {}: {} (median {:.1f} dB)", f.name, rows, f.median));
     }
-    std::string line = fmt::format("  {}: {:.2g} % saturated, {:.2g} % zeros", f.name, 100 * f.saturated, 100 * f.zeros);
+    std::string line =
+        fmt::format("  {}: {:.2g} % saturated, {:.2g} % zeros", f.name, 100 * f.saturated, 100 * f.zeros);
     if (f.outlier >= 0) line += fmt::format("; scale {} = {:.3g} x median", f.outlier, f.outlier_ratio);
     add(fmt::format("{}; by 16 codes: {}", line, fmt::join(f.histogram, " ")));
   }
@@ -228,8 +236,8 @@ class Text {
     if (selects()) {
       std::string of = "keys a row";
       if (const auto& s = e_.selection)
-        of = fmt::format("{} row{} x {} heads, {} keys, K {}{}", e_.rows.size(), e_.rows.size() == 1 ? "" : "s", s->heads,
-                         s->visible, s->count, e_.lints.empty() ? "; inputs clean" : "");
+        of = fmt::format("{} row{} x {} heads, {} keys, K {}{}", e_.rows.size(), e_.rows.size() == 1 ? "" : "s",
+                         s->heads, s->visible, s->count, e_.lints.empty() ? "; inputs clean" : "");
       add(fmt::format("  {:<46}{:>8}{:>7}{:>7}{:>8}", of, "common", "tie", "near", "wrong"));
       add(keys("as called", e_.keys, ""));
     }

@@ -14,8 +14,8 @@ struct PageUse {
   std::string_view numbers;              // parameter: a table of pages, or slots
   std::int64_t per_page = 1;             // a number / per_page is a page: rows of a page for slots, 1 for a table
   std::int64_t pages = 0;                // of each cache
-  std::int64_t entries = 1;              // of its axis 0 that make a page: more than one where rows have no axis of pages
-  std::int64_t step = 1;                 // every so many-th element of `numbers` is one
+  std::int64_t entries = 1;  // of its axis 0 that make a page: more than one where rows have no axis of pages
+  std::int64_t step = 1;     // every so many-th element of `numbers` is one
   struct Entry {
     std::int64_t page, at;  // `at`: the element of `numbers`, row-major
   };

@@ -63,12 +63,12 @@ void mask(const Arguments& a, Changes& all) {
                                 e, e.map(keys, [&](Index b, double) { return double(counts[std::size_t(b)]); }));
                    }});
   for (const int more : {1, -1})
-    all.push_back(
-        {"A1", more > 0 ? "every row sees one key more" : "every row sees one key less (the newest is absent)",
-         [=](Edit& e) {
-           return !key_totals(e.arguments()) &&
-                  with_lists_masked(e, e.map(keys, [=](Index, double x) { return x <= 0 ? x : x + more; }));
-         }});
+    all.push_back({"A1",
+                   more > 0 ? "every row sees one key more" : "every row sees one key less (the newest is absent)",
+                   [=](Edit& e) {
+                     return !key_totals(e.arguments()) &&
+                            with_lists_masked(e, e.map(keys, [=](Index, double x) { return x <= 0 ? x : x + more; }));
+                   }});
 }
 
 void lengths(const Arguments& a, Changes& all) {
@@ -98,7 +98,8 @@ void list(const Arguments& a, Changes& all) {
   const Index width = a.tensor(n.list) ? last_axis(a.tensor(n.list)) : 0;
   for (const Index kept : list_cuts(width))
     all.push_back({"A2", "only the first " + std::to_string(kept) + " entries of a list are used", [=](Edit& e) {
-                     if (e.has_parameter("topk")) return e.set("topk", std::min(kept, std::get<Index>(e.arguments().at("topk"))));
+                     if (e.has_parameter("topk"))
+                       return e.set("topk", std::min(kept, std::get<Index>(e.arguments().at("topk"))));
                      return e.map(n.list, [=](Index i, double x) { return i % width < kept ? x : -1.0; });
                    }});
   all.push_back({"A2", "-1 does not end a list: entries behind it are used", [=](Edit& e) {
@@ -123,9 +124,8 @@ void list(const Arguments& a, Changes& all) {
 /// Masks and bands that a call gives itself.
 void given_masks(const Arguments& a, Changes& all) {
   if (parameter_of(*a.op, {"atten_mask"}).empty()) return;
-  all.push_back({"A2", "atten_mask hides what is 0", [](Edit& e) {
-                   return e.map("atten_mask", [](Index, double x) { return x == 0 ? 1.0 : 0.0; });
-                 }});
+  all.push_back({"A2", "atten_mask hides what is 0",
+                 [](Edit& e) { return e.map("atten_mask", [](Index, double x) { return x == 0 ? 1.0 : 0.0; }); }});
   const auto band = [&](const string& text, auto f) {
     all.push_back({"A2", text, [=](Edit& e) {
                      return f(e, std::get<Index>(e.arguments().at("pre_tokens")),
@@ -141,19 +141,17 @@ void given_masks(const Arguments& a, Changes& all) {
   band("next_tokens is 0", [](Edit& e, Index, Index) { return e.set("next_tokens", Index{0}); });
   for (const int by : {1, -1}) {
     const char* text = by > 0 ? " is one more" : " is one less";
-    band(string("pre_tokens") + text, [=](Edit& e, Index pre, Index) {
-      return std::abs(pre) < kNoLimit && e.set("pre_tokens", pre + by);
-    });
-    band(string("next_tokens") + text, [=](Edit& e, Index, Index next) {
-      return std::abs(next) < kNoLimit && e.set("next_tokens", next + by);
-    });
+    band(string("pre_tokens") + text,
+         [=](Edit& e, Index pre, Index) { return std::abs(pre) < kNoLimit && e.set("pre_tokens", pre + by); });
+    band(string("next_tokens") + text,
+         [=](Edit& e, Index, Index next) { return std::abs(next) < kNoLimit && e.set("next_tokens", next + by); });
   }
 }
 
 // ---- A5: heads of grouped attention
 
-/// A tensor with `kv_heads` heads of keys gets one for each of `heads` queries: head h is head h % kv_heads. They are an
-/// axis, or (-1) parts of the last one.
+/// A tensor with `kv_heads` heads of keys gets one for each of `heads` queries: head h is head h % kv_heads. They are
+/// an axis, or (-1) parts of the last one.
 bool repeat_heads(Edit& e, std::string_view name, int axis, Index kv_heads, Index heads) {
   const Stored before(e.tensor(name));
   auto shape = before.shape;
@@ -187,11 +185,11 @@ bool heads_in_turn(Edit& e) {
   for (const char* name : {"key", "value", "key_rope"}) {
     if (!e.has(name) || (shared && name == string("value"))) continue;
     const int rank = e.tensor(name).rank;
-    const int axis = paged                            ? (rank == 3 ? -1 : 1)
-                     : in == "BSH"                    ? -1
-                     : in == "BSND"                   ? 2
-                     : in == "BNSD" || in == "TND"    ? 1
-                                                      : 0;
+    const int axis = paged                         ? (rank == 3 ? -1 : 1)
+                     : in == "BSH"                 ? -1
+                     : in == "BSND"                ? 2
+                     : in == "BNSD" || in == "TND" ? 1
+                                                   : 0;
     if (!repeat_heads(e, name, axis, given, heads)) return false;
   }
   for (const auto& [names, mode] : {std::pair{std::pair{"dequant_scale_key", "dequant_offset_key"}, "key_quant_mode"},
@@ -261,12 +259,13 @@ void terms(const Arguments& a, Changes& all) {
     all.push_back({"A5", "query head h reads key head h mod num_key_value_heads", heads_in_turn});
     for (const char* name : {"query", "key"})
       all.push_back({"A5", string("rows of ") + name + " have the rope part first", [=](Edit& e) {
-                       // Without a rope tensor of its own: what keys have beyond values. One key head, or an axis of them.
+                       // Without a rope tensor of its own: what keys have beyond values. One key head, or an axis of
+                       // them.
                        if (!e.has(name) || !e.has("value") || e.has("query_rope")) return false;
                        const Index w = last_axis(e.tensor(name)), plain = last_axis(e.tensor("value")), r = w - plain;
                        return r > 0 && plain > 0 && e.gather(name, [=](Index i) {
-                                return i - i % w + (i % w < plain ? i % w + r : i % w - plain);
-                              });
+                         return i - i % w + (i % w < plain ? i % w + r : i % w - plain);
+                       });
                      }});
   }
   if (!n.sink.empty())
@@ -320,8 +319,8 @@ void norms(const Arguments& a, Changes& all) {
                    .text = "the layer norm is an RMS norm",
                    .deviation = reference::Deviation{.keeps_mean = true},
                    .work = reference_work(a)});
-  for (const string& beta :
-       inputs_of(a, [](const Parameter&p, const Tensor&) { return string(p.field.name).find("beta") != string::npos; }))
+  for (const string& beta : inputs_of(
+           a, [](const Parameter& p, const Tensor&) { return string(p.field.name).find("beta") != string::npos; }))
     all.push_back(
         {"A4", beta + " is dropped", [=](Edit& e) { return e.map(beta, [](Index, double) { return 0.0; }); }});
 }

@@ -51,7 +51,8 @@ class Sparse : public Attended {
     return all;
   }
   Integers visible(Index row) const override {
-    Integers all(std::size_t(std::max<Index>(sees_.empty() ? tokens_[std::size_t(row)].visible : sees_[std::size_t(row)], 0)));
+    Integers all(
+        std::size_t(std::max<Index>(sees_.empty() ? tokens_[std::size_t(row)].visible : sees_[std::size_t(row)], 0)));
     std::iota(all.begin(), all.end(), 0);
     return all;
   }
@@ -250,12 +251,6 @@ std::unique_ptr<Attended> Attended::of(const Arguments& a) {
   FusedInferAttentionScoreV2Outs outs;
   read_all(a, args, outs);
   return std::make_unique<Dense>(fused_infer_attention_score_v2_op::check(args, outs));
-}
-
-double Attended::work() const {
-  double keys = 0;
-  for (Index row = 0; row < rows; ++row) keys += double(listed(row).size());
-  return keys * double(heads) * double(width + value_width);
 }
 
 void attend(const Attended& a, const AttentionRounding& how) {

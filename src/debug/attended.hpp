@@ -37,9 +37,6 @@ class Attended {
   virtual double sink(std::int64_t head) const = 0;  // one more score, or -infinity
   /// Into attention_out, rounded once.
   virtual void put(std::int64_t row, std::int64_t head, const Numbers& values) const = 0;
-
-  /// Multiplications of one evaluation.
-  double work() const;
 };
 
 /// Intermediate roundings that devices have.

@@ -249,8 +249,8 @@ class Binding {
   }
 
   [[noreturn]] void not_stored(const PageUse& use, const Given& g, std::int64_t page) const {
-    const auto wanted = std::find_if(use.used.begin(), use.used.end(),
-                                     [&](const auto& e) { return e.page == page / use.entries; });
+    const auto wanted =
+        std::find_if(use.used.begin(), use.used.end(), [&](const auto& e) { return e.page == page / use.entries; });
     const std::string by = std::string(use.numbers) + subscript(bound_.arguments.tensor(use.numbers), wanted->at);
     refuse_case(case_, "page " + std::to_string(page) + " of " + io::printable(g.key), "is not stored", "by " + by,
                 "CASE_PAGES", "record with caches=\"whole\"");

@@ -32,13 +32,14 @@ int row_axis(const Tensor& t, Index rows) {
   return 0;
 }
 
-/// Every position that the call looks at gets a row of its own, copied from row from(sequence, position) of all pages,
-/// one after the other: pages that sequences share may be read differently.
+/// Every position that the call looks at gets a row of its own, a copy of row from(sequence, position), counted over all
+/// pages: sequences may read a page that they share differently.
 template <class F>
 bool read_elsewhere(Edit& e, F from) {
   const auto uses = pages_of(e.arguments());
   if (e.is_partly_stored() || uses.empty() || uses[0].used.empty()) return false;
   const PageUse& use = uses[0];
+  if (use.used.size() > 4 * std::size_t(use.pages)) return false;  // shared by so many that copies are too large
   const Index rows = page_rows(e.arguments()), columns = last_axis(e.tensor(use.numbers));
   for (const std::string_view cache : caches_once(e, use)) {
     const Stored before(e.tensor(cache));
@@ -56,11 +57,11 @@ bool read_elsewhere(Edit& e, F from) {
     for (std::size_t k = 0; k < use.used.size(); ++k)
       for (Index r = 0; r < rows; ++r) {
         const Index at = use.used[k].at;
-        const Index slot = (from(at / columns, at % columns * rows + r) % (use.pages * rows) + use.pages * rows) %
-                           (use.pages * rows);
+        const Index slot =
+            (from(at / columns, at % columns * rows + r) % (use.pages * rows) + use.pages * rows) % (use.pages * rows);
         for (Index o = 0; o < outer; ++o)
-          std::copy_n(before.bytes->data() + std::size_t(((slot / rows * outer + o) * rows + slot % rows)) * bytes, bytes,
-                      after.bytes->data() + std::size_t((Index(k) * outer + o) * rows + r) * bytes);
+          std::copy_n(before.bytes->data() + std::size_t(((slot / rows * outer + o) * rows + slot % rows)) * bytes,
+                      bytes, after.bytes->data() + std::size_t((Index(k) * outer + o) * rows + r) * bytes);
       }
     e.set(cache, after);
   }
@@ -159,9 +160,8 @@ void pages(const Arguments& a, Changes& all) {
                    }});
   };
   const auto pages_of_size = [&](const string& text, auto size) {
-    keys("pages are read as if they had " + text, [=](const auto& slot, Index b, Index p, Index page) {
-      return size(page) > 0 ? slot(b, p, size(page)) : 0;
-    });
+    keys("pages are read as if they had " + text,
+         [=](const auto& slot, Index b, Index p, Index page) { return size(page) > 0 ? slot(b, p, size(page)) : 0; });
   };
   pages_of_size("half as many rows", [](Index page) { return page / 2; });
   pages_of_size("twice as many rows", [](Index page) { return 2 * page; });
@@ -180,13 +180,12 @@ void pages(const Arguments& a, Changes& all) {
 /// Bytes of a packed row: codes, rope, scales.
 struct Packed {
   Index codes, rope, scales;
-  Packed(Index row, Index rope, Index tile) : codes((row - rope) * tile / (tile + 4)), rope(rope), scales(row - rope - codes) {}
+  Packed(Index row, Index rope, Index tile)
+      : codes((row - rope) * tile / (tile + 4)), rope(rope), scales(row - rope - codes) {}
   Index row() const { return codes + rope + scales; }
 
   /// Where byte b of the row lies in one with another order.
-  Index scales_before_rope(Index b) const {
-    return b < codes ? b : b < codes + rope ? b + scales : b - rope;
-  }
+  Index scales_before_rope(Index b) const { return b < codes ? b : b < codes + rope ? b + scales : b - rope; }
   Index rope_first(Index b) const { return b < codes ? b + rope : b < codes + rope ? b - codes : b; }
   Index scales_reversed(Index b) const {
     const Index first = codes + rope, tile = (b - first) / 4, tiles = scales / 4;
@@ -228,7 +227,8 @@ void packed_rows(const Arguments& a, Changes& all) {
   if (a.op->name == "kv_quant_sparse_flash_attention")
     for (const PackedOrder& order : kPackedOrders)
       all.push_back({order.id, string("rows of key") + order.text, [=](Edit& e) {
-                       const Packed p(last_axis(e.tensor("key")), 2 * std::get<Index>(e.arguments().at("rope_head_dim")),
+                       const Packed p(last_axis(e.tensor("key")),
+                                      2 * std::get<Index>(e.arguments().at("rope_head_dim")),
                                       std::get<Index>(e.arguments().at("tile_size")));
                        return e.gather("key", [=](Index i) { return i - i % p.row() + (p.*order.from)(i % p.row()); });
                      }});
@@ -249,10 +249,10 @@ void blocks(const Arguments& a, Changes& all) {
     const string mode = std::get<string>(a.at("cache_mode"));
     const bool nz = mode.ends_with("NZ");
     if (nz || mode.ends_with("BSND"))
-      all.push_back({"L8", nz ? "pages are stored as ND, not as FRACTAL_NZ" : "pages are stored as FRACTAL_NZ, not as ND",
+      all.push_back({"L8",
+                     nz ? "pages are stored as ND, not as FRACTAL_NZ" : "pages are stored as FRACTAL_NZ, not as ND",
                      [=](Edit& e) {
-                       return e.set("cache_mode",
-                                    mode.substr(0, mode.size() - (nz ? 2 : 4)) + (nz ? "BSND" : "NZ"));
+                       return e.set("cache_mode", mode.substr(0, mode.size() - (nz ? 2 : 4)) + (nz ? "BSND" : "NZ"));
                      }});
     return;
   }
@@ -272,8 +272,9 @@ void blocks(const Arguments& a, Changes& all) {
                        // The heads of [pages, rows, heads * columns] are columns, too.
                        const Fractal nz{rows, columns, c0};
                        const Index block = rows * columns;
-                       changed |= e.gather(
-                           cache, [=](Index i) { return i - i % block + (back ? nz.of(i % block) : nz.at(i % block)); });
+                       changed |= e.gather(cache, [=](Index i) {
+                         return i - i % block + (back ? nz.of(i % block) : nz.at(i % block));
+                       });
                      }
                      return changed;
                    }});
@@ -285,8 +286,8 @@ void blocks(const Arguments& a, Changes& all) {
 void swapped_caches(const Arguments& a, Changes& all) {
   const auto swap = [&](const char* one, const char* other) {
     if (!parameter_of(*a.op, {one}).empty() && !parameter_of(*a.op, {other}).empty())
-      all.push_back({"L8", string(one) + " and " + other + " are swapped",
-                     [=](Edit& e) { return e.swap(one, other); }});
+      all.push_back(
+          {"L8", string(one) + " and " + other + " are swapped", [=](Edit& e) { return e.swap(one, other); }});
   };
   swap("kv_cache", "kr_cache");
   if (!is_attention(*a.op)) return;

@@ -27,13 +27,13 @@ struct Restated {
 
 /// One common mistake, made in one of four ways. Functions return false where there is nothing to change.
 struct Change {
-  std::string id;                                        // "L10": the class is its first letter
-  std::string text;                                      // goes on from "agrees if .."
-  std::function<bool(Edit&)> edit{};                     // the call is edited and run again
-  std::function<bool(const Reread&)> reread{};           // a tensor of the target means something else
-  std::function<bool(const Restated&)> restate{};        // so do several, or results are computed here
-  std::optional<reference::Deviation> deviation{};       // the reference is run, and departs so
-  double work = 0;                                       // products in float64, of what no kernel computes
+  std::string id;                                   // "L10": the class is its first letter
+  std::string text;                                 // goes on from "agrees if .."
+  std::function<bool(Edit&)> edit{};                // the call is edited and run again
+  std::function<bool(const Reread&)> reread{};      // a tensor of the target means something else
+  std::function<bool(const Restated&)> restate{};   // so do several, or results are computed here
+  std::optional<reference::Deviation> deviation{};  // the reference is run, and departs so
+  double work = 0;                                  // products in float64, of what no kernel computes
 };
 
 /// Every change that may be asked of a call, in the order in which they are tried; nothing is run.

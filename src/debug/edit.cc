@@ -98,7 +98,8 @@ bool Edit::set(std::string_view name, const Argument& value) {
 bool Edit::swap(std::string_view a, std::string_view b) {
   if (!has(a) || !has(b)) return false;
   auto &x = std::get<Tensor>(bound_.arguments.at(a)), &y = std::get<Tensor>(bound_.arguments.at(b));
-  if (x.data == y.data || x.dtype != y.dtype || x.rank != y.rank || !std::equal(x.shape.begin(), x.shape.begin() + x.rank, y.shape.begin()))
+  if (x.data == y.data || x.dtype != y.dtype || x.rank != y.rank ||
+      !std::equal(x.shape.begin(), x.shape.begin() + x.rank, y.shape.begin()))
     return false;
   std::swap(x, y);
   return true;

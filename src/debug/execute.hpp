@@ -38,10 +38,10 @@ struct Outcome {
 
 struct Execution {
   bool reference = false;
-  bool strides = false;        // tensors as their producer had them
-  Context* context = nullptr;  // null: the default one
-  std::function<void(Bound&)> edit{};  // what is bound, before it is called
-  Taps* taps = nullptr;                // who looks at the steps
+  bool strides = false;                             // tensors as their producer had them
+  Context* context = nullptr;                       // null: the default one
+  std::function<void(Bound&)> edit{};               // what is bound, before it is called
+  Taps* taps = nullptr;                             // who looks at the steps
   std::optional<reference::Deviation> deviation{};  // of the reference, which then runs
 };
 

@@ -249,8 +249,8 @@ class Explaining {
       const std::int64_t width = t.shape[t.rank - 1], rows = t.elements() / std::max<std::int64_t>(width, 1);
       if (told_.rows[0] >= rows) continue;
       const IndexScores scores(plain_->outcome.bound.arguments);
-      told_.selection = selection_figures(scores, told_.rows[0], list_of(t, told_.rows[0]),
-                                          list_of(pair.computed, told_.rows[0]));
+      told_.selection =
+          selection_figures(scores, told_.rows[0], list_of(t, told_.rows[0]), list_of(pair.computed, told_.rows[0]));
       const Tensor& query = plain_->outcome.bound.arguments.tensor("query");
       told_.selection->heads = query.shape[query.rank - 2], told_.selection->count = width;
       recall(t, width, rows);
@@ -318,22 +318,23 @@ class Explaining {
   }
 
   void codes() {
-    for (const auto& [codes, scales] : codes_of(op_)) {
-      const Tensor c = as_given(codes), s = as_given(scales);
-      if (!c || !s || c.dtype != DType::i8 || s.elements() == 0 || c.elements() % s.elements() != 0) continue;
+    for (const Coded& coded : codes_of(op_)) {
+      const Tensor c = as_given(coded.codes), s = as_given(coded.scales);
+      if (!c || !s || c.dtype != DType::i8 || c.elements() == 0 || s.elements() == 0) continue;
+      if (c.elements() % s.elements() != 0) continue;
       const bool quantises = is_quantiser(op_);
       const Arguments& call = plain_->outcome.bound.arguments;
       // Scales of columns or of blocks that do not divide a row are no groups of neighbours.
       if (quantises && (op_.name == "quantize" || s.elements() < c.elements() / c.shape[c.rank - 1])) continue;
       Tensor before, smooth;
       if (!quantises) {
-        before = before_quantisation(codes);
+        before = before_quantisation(coded.codes);
       } else {
         before = call.tensor(parameter_of(op_, {"input", "x"}));
         if (const auto name = parameter_of(op_, {"smooth_scales"}); !name.empty()) smooth = call.tensor(name);
         if (smooth && smooth.rank != 1) continue;
       }
-      told_.codes.push_back(code_figures(std::string(codes), c, s, before, smooth));
+      told_.codes.push_back(code_figures(std::string(coded.codes), c, s, before, smooth));
       const CodeFigures& f = told_.codes.back();
       if (!f.has_loss() || !told_.loss.empty()) continue;
       const auto& row = f.worst.front();
@@ -383,9 +384,9 @@ class Explaining {
       if (!made) continue;
       ++told_.tried;
       if (const Apart moved = apart(*made, *plain_); moved.same) {
-        told_.blind.push_back(moved.figure == 0 ? text
-                                                : change.text + " (" + change.id + ", " +
-                                                      spelled(moved.figure, moved.measure) + ")");
+        told_.blind.push_back(moved.figure == 0
+                                  ? text
+                                  : change.text + " (" + change.id + ", " + spelled(moved.figure, moved.measure) + ")");
         continue;
       }
       weigh(change, std::move(made));
@@ -547,7 +548,9 @@ std::string spelled(double figure, Measure m) {
   char text[64];
   std::snprintf(text, sizeof text, m == Measure::share || figure < 1000 ? "%.3g" : "%.0f",
                 m == Measure::share ? 100 * figure : figure);
-  return std::string(text) + (m == Measure::keys ? " keys a row" : m == Measure::share ? " % of the codes" : " roundings");
+  return std::string(text) + (m == Measure::keys    ? " keys a row"
+                              : m == Measure::share ? " % of the codes"
+                                                    : " roundings");
 }
 
 Explanation explain(const Case& c, const ExplainOptions& options) { return Explaining(c, options).explain(); }

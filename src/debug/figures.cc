@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "core/view.hpp"
-#include "debug/names.hpp"
 #include "debug/orders.hpp"
 #include "debug/rule.hpp"
 
@@ -135,7 +134,8 @@ CodeFigures code_figures(const std::string& name, const Tensor& codes, const Ten
                          const Tensor& smooth) {
   const auto at = [](const Tensor& t, Index i) { return number_at(t, offset_of(t, i)); };
   CodeFigures f{.name = name, .groups = scales.elements()};
-  const Index n = codes.elements(), group = n / std::max<Index>(f.groups, 1), width = std::max<Index>(last_axis(codes), 1);
+  const Index n = codes.elements(), group = n / std::max<Index>(f.groups, 1),
+              width = std::max<Index>(last_axis(codes), 1);
   if (n == 0 || group == 0) return f;
   std::vector<double> worth;
   for (Index i = 0; i < f.groups; ++i) worth.push_back(std::abs(at(scales, i)));
@@ -168,16 +168,6 @@ CodeFigures code_figures(const std::string& name, const Tensor& codes, const Ten
   std::stable_sort(f.worst.begin(), f.worst.end(), [](const auto& a, const auto& b) { return a.sqnr < b.sqnr; });
   f.worst.resize(std::min(f.worst.size(), kWorstRows));
   return f;
-}
-
-std::vector<std::pair<std::string_view, std::string_view>> codes_of(const Operator& op) {
-  std::vector<std::pair<std::string_view, std::string_view>> all;
-  for (const auto& [codes, scales] : std::initializer_list<std::pair<std::string_view, std::string_view>>{
-           {"query", "query_dequant_scale"}, {"key", "key_dequant_scale"}, {"q_norm", "q_norm_scale"},
-           {"token_x", "dequant_scale_x"}, {"key_nope_2d", "k_nope_scales"}, {"q_norm_out", "q_norm_scale_out"},
-           {"query_norm", "dequant_scale_q_norm"}, {"q_int8", "q_scale"}, {"y", "scale"}})
-    if (!parameter_of(op, {codes}).empty() && !parameter_of(op, {scales}).empty()) all.emplace_back(codes, scales);
-  return all;
 }
 
 }  // namespace dsakit::debug

@@ -27,13 +27,14 @@ struct SelectionFigures {
     std::int64_t position = 0, page = -1, recorded = -1, computed = -1;  // ranks; -1: in the other list only
     double score = 0;
   };
-  std::vector<Moved> moved{};       // at most ten, the furthest from the cut first
-  std::optional<double> recall{};   // of the keys that operands before quantisation select, by `float`
+  std::vector<Moved> moved{};      // at most ten, the furthest from the cut first
+  std::optional<double> recall{};  // of the keys that operands before quantisation select, by `float`
   std::optional<double> precision{};
 };
 
 /// `list`: positions of the row, -1 where there is none. `computed`: as the call has them now.
-SelectionFigures selection_figures(const IndexScores&, std::int64_t row, const Integers& list, const Integers& computed);
+SelectionFigures selection_figures(const IndexScores&, std::int64_t row, const Integers& list,
+                                   const Integers& computed);
 
 /// Positions of the `count` best scores of a row.
 Integers best_of(const IndexScores&, std::int64_t row, std::int64_t count);
@@ -41,15 +42,15 @@ Integers best_of(const IndexScores&, std::int64_t row, std::int64_t count);
 /// How the mass of a dense softmax lies, of one row.
 struct AttentionFigures {
   std::int64_t row = 0, visible = 0, listed = 0;
-  double mass = 0;                   // of the list, mean of the heads
-  double best = 0, best_heads = 0;   // of the best list as long: one for all heads, one for each
-  double first = 0, last = 0;        // of the first 4 positions, the last 64
+  double mass = 0;                  // of the list, mean of the heads
+  double best = 0, best_heads = 0;  // of the best list as long: one for all heads, one for each
+  double first = 0, last = 0;       // of the first 4 positions, the last 64
   struct Head {
     std::int64_t head = 0;
     double mass = 0, effective = 0;  // exp(entropy): keys that count
   };
-  std::vector<Head> worst{};         // at most three, the least mass first
-  double effective = 0;              // median of the heads
+  std::vector<Head> worst{};  // at most three, the least mass first
+  double effective = 0;       // median of the heads
 };
 AttentionFigures attention_figures(const Attended&, std::int64_t row);
 
@@ -57,24 +58,21 @@ AttentionFigures attention_figures(const Attended&, std::int64_t row);
 struct CodeFigures {
   std::string name;
   std::int64_t groups = 0;
-  double saturated = 0, zeros = 0;             // share of the codes
-  std::array<std::int64_t, 16> histogram{};    // of -128 .. 127, 16 codes each
-  std::int64_t outlier = -1;                   // group of the largest scale, if that is above 8 x the median
+  double saturated = 0, zeros = 0;           // share of the codes
+  std::array<std::int64_t, 16> histogram{};  // of -128 .. 127, 16 codes each
+  std::int64_t outlier = -1;                 // group of the largest scale, if that is above 8 x the median
   double outlier_ratio = 0;
   struct Row {
     std::int64_t row = 0;
-    double sqnr = 0, without = 0;              // dB; without its largest channel
+    double sqnr = 0, without = 0;  // dB; without its largest channel
     std::int64_t channel = 0;
   };
-  std::vector<Row> worst{};                    // at most five
-  double median = 0;                           // dB
+  std::vector<Row> worst{};  // at most five
+  double median = 0;         // dB
   bool has_loss() const { return !worst.empty(); }
 };
 /// `before`: numbers of the shape of the codes, or nothing; `smooth`: factors of their columns, or nothing.
 CodeFigures code_figures(const std::string& name, const Tensor& codes, const Tensor& scales, const Tensor& before,
                          const Tensor& smooth);
-
-/// Names of tensors of codes, each with its scales: arguments and results.
-std::vector<std::pair<std::string_view, std::string_view>> codes_of(const Operator&);
 
 }  // namespace dsakit::debug

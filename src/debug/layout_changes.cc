@@ -87,8 +87,8 @@ bool twice_rotated(Edit& e, const Names& n) {
   return e.map(n.sin, [&](Index i, double s) { return 2 * s * at(cos, i); });
 }
 
-/// Columns of the rows of an index prolog in another order until they have been rotated: the rows of the Hadamard matrix
-/// bring them back. Column c becomes what column from(c) was.
+/// Columns of the rows of an index prolog in another order until they have been rotated: the rows of the Hadamard
+/// matrix bring them back. Column c becomes what column from(c) was.
 template <class F>
 bool index_columns(Edit& e, bool query, bool key, F from) {
   bool changed = false;
@@ -154,8 +154,8 @@ void rotation(const Arguments& a, Changes& all) {
   }
   index_rotation(a, n, all);
   if (a.op->name == "interleave_rope") {
-    all.push_back({"L2", "RoPE turns halves, not pairs, of x",
-                   [](Edit& e) { return order_columns(e, "x", from_halves); }});
+    all.push_back(
+        {"L2", "RoPE turns halves, not pairs, of x", [](Edit& e) { return order_columns(e, "x", from_halves); }});
     all.push_back({"L2", "the columns of x were brought into halves already",
                    [](Edit& e) { return order_columns(e, "x", from_pairs); }});
   }
@@ -204,13 +204,18 @@ bool reread(const Reread& r, F from) {
   return true;
 }
 
+/// A tensor of the pair becomes `after`.
+bool put(Tensor& to, const Reread& r, const Stored& after) {
+  r.memory.push_back(after);
+  to = after.tensor();
+  return true;
+}
+
 template <class F>
 bool reread_numbers(const Reread& r, F f) {
   Stored after(r.pair.recorded);
   for (Index i = 0, n = after.elements(); i < n; ++i) set_number(after, i, f(number_at(after.tensor(), i)));
-  r.memory.push_back(after);
-  r.pair.recorded = after.tensor();
-  return true;
+  return put(r.pair.recorded, r, after);
 }
 
 /// Rows of `heads` blocks of `width`, in each token.
@@ -252,11 +257,11 @@ bool in_each_others_place(const Restated& r, const string& one, const string& ot
     if (p.parameter == other) b = &p;
   }
   const auto fits = [](const Tensor& x, const Tensor& y) {
-    return x.dtype == y.dtype && x.rank == y.rank && std::equal(x.shape.begin(), x.shape.begin() + x.rank, y.shape.begin());
+    return x.dtype == y.dtype && x.rank == y.rank && x.elements() > 0 &&
+           std::equal(x.shape.begin(), x.shape.begin() + x.rank, y.shape.begin());
   };
-  if (!a || !b || a->computed.elements() == 0 || b->computed.elements() == 0 || !a->rows.empty() || !b->rows.empty() || !fits(a->recorded, b->computed) ||
-      !fits(b->recorded, a->computed))
-    return false;
+  if (!a || !b || !a->rows.empty() || !b->rows.empty()) return false;
+  if (!fits(a->recorded, b->computed) || !fits(b->recorded, a->computed)) return false;
   std::swap(a->recorded, b->recorded);
   std::swap(a->undefined, b->undefined);
   a->mismatch.clear(), b->mismatch.clear();
@@ -294,10 +299,7 @@ bool order_alone(const Reread& r) {
     if (a == b)
       for (Index i = 0; i < width; ++i) set_number(after, row * width + i, computed[std::size_t(i)]);
   }
-  if (!changed) return false;
-  r.memory.push_back(after);
-  r.pair.recorded = after.tensor();
-  return true;
+  return changed && put(r.pair.recorded, r, after);
 }
 
 /// As if only the best `kept` keys had been selected.
@@ -307,14 +309,14 @@ bool cut_list(const Reread& r, Index kept) {
   Stored after(r.pair.computed);
   for (Index i = 0; i < after.elements(); ++i)
     if (i % width >= kept) set_number(after, i, -1);
-  r.memory.push_back(after);
-  r.pair.computed = after.tensor();
-  return true;
+  return put(r.pair.computed, r, after);
 }
 
-bool high_nibble_first(std::byte* at, Index bytes) {
-  for (Index i = 0; i < bytes; ++i) at[i] = at[i] << 4 | at[i] >> 4;
-  return bytes > 0;
+Stored high_nibble_first(const Tensor& words) {
+  const Stored after(words);
+  std::byte* at = after.bytes->data();
+  for (std::size_t i = 0; i < after.bytes->size(); ++i) at[i] = at[i] << 4 | at[i] >> 4;
+  return after;
 }
 
 void results(const Arguments& a, Changes& all) {
@@ -333,7 +335,8 @@ void results(const Arguments& a, Changes& all) {
     if (is_cache) continue;
     if (p.field.kind == Kind::scale)
       all.push_back({"Q1", name + " is recorded as its inverse", {}, [=](const Reread& r) {
-                       if (r.pair.parameter != name || !r.pair.rows.empty()) return false;
+                       if (r.pair.parameter != name || !r.pair.rows.empty() || r.pair.recorded.elements() == 0)
+                         return false;
                        const Tensor computed = r.pair.computed;
                        Stored after(r.pair.recorded);
                        for (Index i = 0, n = after.elements(); i < n; ++i) {
@@ -341,18 +344,12 @@ void results(const Arguments& a, Changes& all) {
                          // As near as the inverse of a rounded number can be.
                          set_number(after, i, x == 0 ? 0 : std::abs(1 / x - y) <= 0x1p-22 * std::abs(y) ? y : 1 / x);
                        }
-                       r.memory.push_back(after);
-                       r.pair.recorded = after.tensor();
-                       return true;
+                       return put(r.pair.recorded, r, after);
                      }});
     if (is_quantiser(*a.op) && name == "y")
       all.push_back({"L9", "the int4 codes of y have the high nibble first", {}, [=](const Reread& r) {
                        if (r.pair.parameter != "y" || r.pair.recorded.dtype != DType::i32) return false;
-                       Stored after(r.pair.recorded);
-                       high_nibble_first(after.bytes->data(), Index(after.bytes->size()));
-                       r.memory.push_back(after);
-                       r.pair.recorded = after.tensor();
-                       return true;
+                       return put(r.pair.recorded, r, high_nibble_first(r.pair.recorded));
                      }});
     add(" is recorded as heads x tokens", heads_before_tokens);
     add(" is recorded as width x heads", width_before_heads);
@@ -391,8 +388,10 @@ void weights(const Arguments& a, Changes& all) {
       const string of = w + " ";
       const Fractal nz{k, n, c0};
       const string blocks = " (c0 " + std::to_string(c0) + ")";
-      all.push_back({"L4", of + "is FRACTAL_NZ, read as ND" + blocks, [=](Edit& e) { return e.gather(w, [=](Index i) { return nz.at(i); }); }});
-      all.push_back({"L4", of + "is ND, read as FRACTAL_NZ" + blocks, [=](Edit& e) { return e.gather(w, [=](Index i) { return nz.of(i); }); }});
+      all.push_back({"L4", of + "is FRACTAL_NZ, read as ND" + blocks,
+                     [=](Edit& e) { return e.gather(w, [=](Index i) { return nz.at(i); }); }});
+      all.push_back({"L4", of + "is ND, read as FRACTAL_NZ" + blocks,
+                     [=](Edit& e) { return e.gather(w, [=](Index i) { return nz.of(i); }); }});
     }
   }
   const Names n(*a.op);
@@ -404,7 +403,8 @@ void weights(const Arguments& a, Changes& all) {
     if (!scale.empty() && a.tensor(scale))
       all.push_back({"L10", string(scale) + text, [=](Edit& e) {
                        if (!e.has(matrix)) return false;
-                       const bool of_columns = e.has(scale) && e.tensor(scale).elements() == last_axis(e.tensor(matrix));
+                       const bool of_columns =
+                           e.has(scale) && e.tensor(scale).elements() == last_axis(e.tensor(matrix));
                        return of_columns && e.gather(scale, at(e));
                      }});
   };
@@ -450,15 +450,13 @@ void types(const Arguments& a, Changes& all) {
          return t.dtype == DType::i32 && (p.field.kind == Kind::weight || p.field.kind == Kind::cache);
        }))
     all.push_back({"L9", "the int4 codes of " + name + " have the high nibble first", [=](Edit& e) {
-                     if (!e.has(name)) return false;
-                     Stored after(e.tensor(name));
-                     high_nibble_first(after.bytes->data(), Index(after.bytes->size()));
-                     e.set(name, after);
-                     return true;
+                     if (e.has(name)) e.set(name, high_nibble_first(e.tensor(name)));
+                     return e.has(name);
                    }});
   for (const string& name : inputs_of(a, [=](const Parameter& p, const Tensor& t) {
          return t.dtype == DType::i8 && t.format == Format::ND &&
-                (p.field.kind == Kind::data || p.field.kind == Kind::weight || (p.field.kind == Kind::cache && !packed));
+                (p.field.kind == Kind::data || p.field.kind == Kind::weight ||
+                 (p.field.kind == Kind::cache && !packed));
        }))
     all.push_back({"L9", name + " has codes of uint8 around 128",
                    [=](Edit& e) { return e.map(name, [](Index, double x) { return x < 0 ? x + 128 : x - 128; }); }});

@@ -57,7 +57,7 @@ void rope_table(const Arguments& a, std::vector<string>& all) {
 
 /// Codes of a column reach 127 where the columns were quantised.
 void int8_weights(const Arguments& a, std::vector<string>& all) {
-  for (const string& w : inputs_of(a, [](const Parameter&p, const Tensor&t) {
+  for (const string& w : inputs_of(a, [](const Parameter& p, const Tensor& t) {
          return p.field.kind == Kind::weight && t.dtype == DType::i8 && t.rank == 2 && t.format == Format::ND;
        })) {
     const Tensor& t = a.tensor(w);
@@ -74,8 +74,7 @@ void int8_weights(const Arguments& a, std::vector<string>& all) {
     };
     if (every(column)) continue;
     if (every(row)) all.push_back(w + " reaches 127 in every row, not in every column: transposed?");
-    else if (blocks && every(as_nz))
-      all.push_back(w + " reaches 127 in every column only if it is read as FRACTAL_NZ");
+    else if (blocks && every(as_nz)) all.push_back(w + " reaches 127 in every column only if it is read as FRACTAL_NZ");
   }
 }
 
@@ -132,12 +131,8 @@ void outliers(const Arguments& a, std::vector<string>& all) {
 /// Codes in groups that have a scale each: the largest of a group is 127, unless somebody clipped it, and no channel
 /// should be the largest of most groups.
 void groups(const Arguments& a, std::vector<string>& all) {
-  struct Coded {
-    const char *codes, *scales;
-  };
-  for (const Coded c : {Coded{"query", "query_dequant_scale"}, {"key", "key_dequant_scale"}, {"q_norm", "q_norm_scale"},
-                        {"token_x", "dequant_scale_x"}, {"key_nope_2d", "k_nope_scales"}}) {
-    if (parameter_of(*a.op, {c.codes}).empty() || parameter_of(*a.op, {c.scales}).empty()) continue;
+  for (const Coded& c : codes_of(*a.op)) {
+    if (c.result) continue;
     const Tensor &codes = a.tensor(c.codes), &scales = a.tensor(c.scales);
     if (!codes || !scales || codes.dtype != DType::i8 || scales.elements() == 0) continue;
     const Index width = codes.elements() / scales.elements();
@@ -154,12 +149,12 @@ void groups(const Arguments& a, std::vector<string>& all) {
     }
     if (some < 16) continue;
     if (2 * low > some)
-      all.push_back(std::to_string(low) + " of " + std::to_string(some) + " groups of " + c.codes +
+      all.push_back(std::to_string(low) + " of " + std::to_string(some) + " groups of " + string(c.codes) +
                     " do not reach 127: clipped, or of another scale?");
     const auto at = std::max_element(largest.begin(), largest.end());
     if (2 * *at > some)
       all.push_back("channel " + std::to_string(at - largest.begin()) + " is the largest of " + std::to_string(*at) +
-                    " of " + std::to_string(some) + " groups of " + c.codes + ": an outlier");
+                    " of " + std::to_string(some) + " groups of " + string(c.codes) + ": an outlier");
   }
 }
 
@@ -214,7 +209,9 @@ void addresses(const Bound& bound, std::vector<string>& all) {
     const auto numbers = bound.pools.find(string(use.caches.front()));  // as they were, where only some are stored
     Index last = 0;
     for (const PageUse::Entry& e : use.used)
-      last = std::max(last, numbers == bound.pools.end() ? e.page : numbers->second[std::size_t(e.page * use.entries)] / use.entries);
+      last = std::max(last, numbers == bound.pools.end()
+                                ? e.page
+                                : numbers->second[std::size_t(e.page * use.entries)] / use.entries);
     const Index elements = cache.elements() / std::max<Index>(cache.shape[0], 1) * use.entries;
     if (elements > 0 && last >= (Index{1} << 31) / elements)
       all.push_back("page " + std::to_string(last) + " of " + string(use.caches.front()) +

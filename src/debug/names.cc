@@ -65,6 +65,24 @@ std::vector<std::string> scales_of(const Arguments& a) {
   });
 }
 
+std::vector<Coded> codes_of(const Operator& op) {
+  constexpr Coded known[] = {
+      {"query", "query_dequant_scale", false},
+      {"key", "key_dequant_scale", false},
+      {"q_norm", "q_norm_scale", false},
+      {"token_x", "dequant_scale_x", false},
+      {"key_nope_2d", "k_nope_scales", false},
+      {"q_norm_out", "q_norm_scale_out", true},
+      {"query_norm", "dequant_scale_q_norm", true},
+      {"q_int8", "q_scale", true},
+      {"y", "scale", true},
+  };
+  std::vector<Coded> all;
+  for (const Coded& c : known)
+    if (!parameter_of(op, {c.codes}).empty() && !parameter_of(op, {c.scales}).empty()) all.push_back(c);
+  return all;
+}
+
 Integers counts_of(const Arguments& a, std::string_view lengths, bool totals) {
   const Tensor& t = a.tensor(lengths);
   Integers counts;

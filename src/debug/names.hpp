@@ -38,6 +38,13 @@ std::vector<std::string> inputs_of(const Arguments& a, F f);
 /// Scales that are arguments and no part of a cache that is written.
 std::vector<std::string> scales_of(const Arguments&);
 
+/// Tensors of codes with a scale for each group of neighbours: arguments, or results.
+struct Coded {
+  std::string_view codes, scales;
+  bool result;
+};
+std::vector<Coded> codes_of(const Operator&);
+
 /// Totals as counts, or counts as they are.
 Integers counts_of(const Arguments&, std::string_view lengths, bool totals);
 

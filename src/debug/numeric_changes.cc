@@ -11,8 +11,8 @@ namespace dsakit::debug {
 namespace {
 
 using Index = std::int64_t;
-using std::string;
 using reference::Deviation;
+using std::string;
 
 // ---- N1: what operators have as `numerics`, and what attention does besides
 
@@ -23,7 +23,8 @@ double attention_work(const Arguments& a) {
   if (!n.list.empty()) keys = a.tensor(n.list) ? double(last_axis(a.tensor(n.list))) : 0;
   else if (const Tensor& lengths = a.tensor(n.lengths_key); lengths && lengths.elements() > 0)
     for (const Index count : counts_of(a, n.lengths_key, false)) keys = std::max(keys, double(count));
-  else if (a.tensor(n.key)) keys = double(a.tensor(n.key).elements()) / double(std::max<Index>(last_axis(a.tensor(n.key)), 1));
+  else if (a.tensor(n.key))
+    keys = double(a.tensor(n.key).elements()) / double(std::max<Index>(last_axis(a.tensor(n.key)), 1));
   return 2 * keys * double(a.tensor(n.query).elements());
 }
 
@@ -62,10 +63,11 @@ void attention(const Arguments& a, Changes& all) {
 
 void codes(const Arguments& a, Changes& all) {
   if (!is_prolog(*a.op) && !is_quantiser(*a.op)) return;
-  const bool has_codes = is_quantiser(*a.op) || std::any_of(a.values.begin(), a.values.end(), [](const Argument& value) {
-                           const auto* t = std::get_if<Tensor>(&value);
-                           return t && t->dtype == DType::i8;
-                         });
+  const bool has_codes =
+      is_quantiser(*a.op) || std::any_of(a.values.begin(), a.values.end(), [](const Argument& value) {
+        const auto* t = std::get_if<Tensor>(&value);
+        return t && t->dtype == DType::i8;
+      });
   const auto add = [&](const char* id, const char* text, Deviation d) {
     all.push_back({.id = id, .text = text, .deviation = d, .work = reference_work(a)});
   };

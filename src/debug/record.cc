@@ -104,7 +104,8 @@ Recording::Recording(const Arguments& arguments, Caches caches) : arguments_(arg
   if (caches != Caches::whole && readable)
     for (const PageUse& use : pages_of(arguments_))
       for (const std::string_view cache : use.caches)
-        if (!has_own_results(use)) pages_[std::string(cache)] = caches == Caches::touched ? use.entries_of(use.needed()) : Integers();
+        if (!has_own_results(use))
+          pages_[std::string(cache)] = caches == Caches::touched ? use.entries_of(use.needed()) : Integers();
   for (std::size_t i = 0; i < op.parameters.size(); ++i) {
     const Parameter& p = op.parameters[i];
     const auto* t = std::get_if<Tensor>(&arguments_.values[i]);

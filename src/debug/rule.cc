@@ -207,8 +207,8 @@ Finding attention_rows(const Data& d, Figures f, double atol, double rtol) {
   const std::vector<double> most = largest_of_rows(d);
   const std::int64_t n = beyond(d, f, [&](std::size_t i) { return most[i] == 0 ? 0 : atol + rtol * abs(d.g[i]); });
   return finding(d, f, n == 0 && f.nonfinite == 0,
-                 text("%lld of %lld elements beyond %.3g + %.3g * |golden|, rows of zeros equal; at most 0", (long long)n,
-                      (long long)f.elements, atol, rtol));
+                 text("%lld of %lld elements beyond %.3g + %.3g * |golden|, rows of zeros equal; at most 0",
+                      (long long)n, (long long)f.elements, atol, rtol));
 }
 
 /// accuracy of the library's own results beside its references.
@@ -234,8 +234,8 @@ Finding dsakit_rule(const Data& d, const Figures& f) {
     const std::int64_t n =
         beyond(d, figures, [&](std::size_t i) { return abs(d.g[i]) > 1e38 ? 0 : 1e-4 + 1e-5 * abs(d.g[i]); });
     return finding(d, figures, n == 0 && f.nonfinite == 0,
-                   text("%lld of %lld elements beyond 0.0001 + 1e-05 * |golden|, sentinels equal; at most 0", (long long)n,
-                        (long long)f.elements));
+                   text("%lld of %lld elements beyond 0.0001 + 1e-05 * |golden|, sentinels equal; at most 0",
+                        (long long)n, (long long)f.elements));
   }
   if (op == "attention_update" && name == "out") {
     const double unit = half ? 0x1p-10 : d.dtype == DType::bf16 ? 0x1p-7 : 0x1p-22;

@@ -23,7 +23,8 @@ std::vector<std::pair<std::string_view, Attribute>> defaults_of(std::string_view
 /// All of them, in the order of ops.inc.
 const std::vector<std::pair<std::string, const Operator*>>& spellings();
 
-/// The operator's own name of what a spelling calls `name`: the first version of fused_infer_attention_score has others.
+/// The operator's own name of what a spelling calls `name`: the first version of fused_infer_attention_score has
+/// others.
 std::string own_name(std::string_view spelling, std::string_view name);
 
 }  // namespace dsakit::debug

@@ -173,9 +173,10 @@ TEST(Capture, RunsOfSlotsAndPlaces) {
   };
   expect_few_entries(store({5, 4, 2}, 4), "in.key_cache_in", 2);  // pages 2 and 4
   expect_few_entries(store({20, 2}, 0), "in.key_cache_in", 3);    // slots 9, 10 and 17
-  const std::vector<std::int32_t> places{3, 1, 0, 0, 3, 0};  // of [5, 4, 2]: rows (3, 1), (0, 0), (3, 0)
+  const std::vector<std::int32_t> places{3, 1, 0, 0, 3, 0};       // of [5, 4, 2]: rows (3, 1), (0, 0), (3, 0)
   const auto scatter = [&] {
-    scatter_nd_update_({tensor(cache.data(), {5, 4, 2}), tensor(places.data(), {3, 2}), tensor(rows.data(), {3, 2})}, {});
+    scatter_nd_update_({tensor(cache.data(), {5, 4, 2}), tensor(places.data(), {3, 2}), tensor(rows.data(), {3, 2})},
+                       {});
   };
   expect_few_entries(scatter, "in.self", 2);
 }

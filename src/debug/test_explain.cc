@@ -403,8 +403,8 @@ TEST(Explain, RoundingsThatShowAreNamed) {
     }
   };
   names_of(dynamic_quant_case(false, 39),
-           {"codes have 128 steps, not 127", "ties go away from zero", "codes are of x / scale", "scales are 1 / (127 / a)",
-            "scales are a times 1/127", "the largest magnitude is at least 1e-12",
+           {"codes have 128 steps, not 127", "ties go away from zero", "codes are of x / scale",
+            "scales are 1 / (127 / a)", "scales are a times 1/127", "the largest magnitude is at least 1e-12",
             "the largest magnitude is at least 1e-8", "the largest magnitude is at least 1e-4"});
   names_of(quantize_case(true, 39), {"ties go away from zero", "codes are of x / scale, or of x times 1 / scale"});
   names_of(quantize_case(false, 39), {"ties go away from zero", "codes are of x / scale, or of x times 1 / scale"});
@@ -577,8 +577,7 @@ TEST(Lint, CodesBitsScalesAndLists) {
   Case c = mla_case(true, 43);
   Stored& w = c.tensors["in.weight_uq_qr"];  // [64, 192]
   for (std::int64_t i = 0; i < w.elements(); ++i) set_number(w, i, i % 192 == 7 ? 127 : i % 50);
-  EXPECT_EQ(lints(c),
-            "weight_uq_qr reaches 127 in every row, not in every column: transposed?\n");
+  EXPECT_EQ(lints(c), "weight_uq_qr reaches 127 in every row, not in every column: transposed?\n");
   c = indexer_case(true, 43);
   set_number(c.tensors["in.key_dequant_scale"], 100, 0.9);
   EXPECT_NE(lints(c).find("entry 100 of key_dequant_scale is 0.9, "), std::string::npos) << lints(c);
@@ -620,6 +619,22 @@ TEST(Lint, SignsOfQuantisationPagesAndTotals) {
   c = sparse_case(false, 45);
   set_number(c.tensors["in.sparse_indices"], 96 * 2 + 5, 700);
   EXPECT_EQ(lints(c), "list 2 of sparse_indices names 700, and the longest sequence has 500 keys\n");
+}
+
+TEST(Lint, TotalsAndAddresses) {
+  Case c = indexer_case(false, 45);
+  c.tensors["in.actual_seq_lengths_query"] = stored<std::int32_t>({3}, {2, 5, 8});
+  c.tensors["in.actual_seq_lengths_key"] = stored<std::int32_t>({3}, {2, 5, 8});
+  c.tensors["in.block_table"] = stored<std::int32_t>({3, 1}, {4, 9, 1});
+  EXPECT_EQ(lints(c),
+            "actual_seq_lengths_key never decreases and ends at 8, the tokens of the query: "
+            "running totals, not counts?\n");
+  c = PagedIndexer().partly_stored({7, 2, 5, 0, 3});
+  c.tensors["in.block_table"] = stored<std::int32_t>({2, 3}, {5000000, 2, 5, 0, 3, -1});
+  reinterpret_cast<std::int64_t*>(c.tensors["pages.1"].bytes->data())[0] = 5000000;
+  c.layouts["in.1"].full->front() = 6000000;
+  EXPECT_NE(lints(c).find("page 5000000 of key lies past element 2^31: addresses of 32 bits?"), std::string::npos)
+      << lints(c);
 }
 
 TEST(Explain, FiguresOfAttention) {
@@ -664,7 +679,8 @@ TEST(Explain, LossOfCodes) {
     for (std::int64_t i = 0; i < 64; ++i) most = std::max(most, std::abs(number_at(numbers.tensor(), g * 64 + i)));
     const double scale = to_float(to_f16(float(most / 127)));
     set_number(scales, g, scale);
-    for (std::int64_t i = 0; i < 64; ++i) set_number(codes, g * 64 + i, number_at(numbers.tensor(), g * 64 + i) / scale);
+    for (std::int64_t i = 0; i < 64; ++i)
+      set_number(codes, g * 64 + i, number_at(numbers.tensor(), g * 64 + i) / scale);
   }
   c.tensors["in.query"] = codes, c.tensors["in.query_dequant_scale"] = scales, c.tensors["float.query"] = numbers;
   const Explanation e = explain(recorded(c, {.reference = true}));

@@ -176,7 +176,8 @@ inline Case int8_mla_case(std::uint64_t seed) {
   Random r(seed + 2);
   Case c = mla_case(true, seed);
   c.call = "dsakit.mla_prolog_v2";
-  for (const char* absent : {"qc_qr_scale", "kc_scale", "query_norm_flag", "weight_quant_mode"}) c.attributes.erase(absent);
+  for (const char* absent : {"qc_qr_scale", "kc_scale", "query_norm_flag", "weight_quant_mode"})
+    c.attributes.erase(absent);
   for (const char* name : {"weight_dq", "weight_uq_qr", "weight_dkv_kr", "kv_cache"}) {
     Stored& t = c.tensors[std::string("in.") + name];
     t = random_stored(r, DType::i8, t.shape);
@@ -238,9 +239,9 @@ inline Case masked_case(std::uint64_t seed) {
   constexpr std::int64_t sequences = 2, rows = 6, heads = 4, dv = 32, keys = 40;
   Case c;
   c.call = "dsakit.fused_infer_attention_score_v2";
-  c.attributes = {{"num_query_heads", heads},         {"num_key_value_heads", std::int64_t{2}},
-                  {"softmax_scale", 0.3},             {"input_layout", std::string("BSND")},
-                  {"pre_tokens", std::int64_t{1}},   {"next_tokens", std::int64_t{30}},
+  c.attributes = {{"num_query_heads", heads},      {"num_key_value_heads", std::int64_t{2}},
+                  {"softmax_scale", 0.3},          {"input_layout", std::string("BSND")},
+                  {"pre_tokens", std::int64_t{1}}, {"next_tokens", std::int64_t{30}},
                   {"sparse_mode", std::int64_t{0}}};
   c.tensors["in.query"] = random_stored(r, DType::bf16, {sequences, rows, heads, dv}, -2, 2);
   c.tensors["in.key"] = random_stored(r, DType::bf16, {sequences, keys, 2, dv});
@@ -264,7 +265,8 @@ inline Case latent_case(bool nz, std::uint64_t seed) {
   c.tensors["in.query"] = random_stored(r, DType::bf16, {batch.rows, heads, dv}, -2, 2);
   c.tensors["in.query_rope"] = random_stored(r, DType::bf16, {batch.rows, heads, dr}, -2, 2);
   const auto shape = [&](std::int64_t width) {
-    return nz ? std::vector<std::int64_t>{pages, 1, width / 16, page, 16} : std::vector<std::int64_t>{pages, page, width};
+    return nz ? std::vector<std::int64_t>{pages, 1, width / 16, page, 16}
+              : std::vector<std::int64_t>{pages, page, width};
   };
   c.tensors["in.key"] = random_stored(r, DType::bf16, shape(dv));
   c.tensors["in.key_rope"] = random_stored(r, DType::bf16, shape(dr));
@@ -339,8 +341,9 @@ inline Case quantize_case(bool divides, std::uint64_t seed) {
     set_number(x, i, divides ? code * scale : (code - zero) / scale);
   }
   c.tensors["in.input"] = x, c.tensors["in.scales"] = scales;
-  c.tensors["in.zero_points"] = divides ? stored<std::int32_t>({width}, std::vector<std::int32_t>(std::size_t(width), 3))
-                                        : stored<float>({width}, std::vector<float>(std::size_t(width), 3.0f));
+  c.tensors["in.zero_points"] = divides
+                                    ? stored<std::int32_t>({width}, std::vector<std::int32_t>(std::size_t(width), 3))
+                                    : stored<float>({width}, std::vector<float>(std::size_t(width), 3.0f));
   return c;
 }
 

@@ -68,7 +68,14 @@ Finding judged(const char* op, const char* parameter, std::vector<std::int64_t> 
   const Stored x = stored<T>(shape, a), y = stored<T>(shape, g);
   Case c;
   c.call = std::string("dsakit.") + op;
-  return judge("dsakit", c.op(), {.key = "out", .parameter = parameter, .recorded = x.tensor(), .computed = y.tensor(), .rows = {}, .undefined = {}, .mismatch = ""});
+  return judge("dsakit", c.op(),
+               {.key = "out",
+                .parameter = parameter,
+                .recorded = x.tensor(),
+                .computed = y.tensor(),
+                .rows = {},
+                .undefined = {},
+                .mismatch = ""});
 }
 
 TEST(Rule, OurOwnRuleIsThatOfTheOutput) {
@@ -88,8 +95,9 @@ TEST(Rule, OurOwnRuleIsThatOfTheOutput) {
   got[2] = 1e-6f;
   EXPECT_FALSE(judged("fused_infer_attention_score_v2", "attention_out", {2, 2}, got, golden).passes);
   const float infinity = std::numeric_limits<float>::infinity();
-  EXPECT_TRUE(judged<float>("fused_infer_attention_score_v2", "softmax_lse", {2}, {infinity, -3.4e38f}, {infinity, -3.4e38f})
-                  .passes);
+  EXPECT_TRUE(
+      judged<float>("fused_infer_attention_score_v2", "softmax_lse", {2}, {infinity, -3.4e38f}, {infinity, -3.4e38f})
+          .passes);
   EXPECT_FALSE(judged<float>("fused_infer_attention_score_v2", "softmax_lse", {2}, {infinity, -3.39999e38f},
                              {infinity, -3.4e38f})
                    .passes);
@@ -97,8 +105,10 @@ TEST(Rule, OurOwnRuleIsThatOfTheOutput) {
   EXPECT_TRUE(judged<float>("mla_prolog_v3", "query", {2, 2}, {100, 1, 1, 0.51f}, {100, 0, 1, 0.5f}).passes);
   EXPECT_FALSE(judged<float>("mla_prolog_v3", "query", {2, 2}, {100, 0, 1, 0.6f}, {100, 0, 1, 0.5f}).passes);
   // Selections: the same keys, then -1.
-  EXPECT_TRUE(judged<std::int32_t>("lightning_indexer", "sparse_indices", {1, 4}, {2, 7, -1, -1}, {7, 2, -1, -1}).passes);
-  EXPECT_FALSE(judged<std::int32_t>("lightning_indexer", "sparse_indices", {1, 4}, {2, -1, 7, -1}, {7, 2, -1, -1}).passes);
+  EXPECT_TRUE(
+      judged<std::int32_t>("lightning_indexer", "sparse_indices", {1, 4}, {2, 7, -1, -1}, {7, 2, -1, -1}).passes);
+  EXPECT_FALSE(
+      judged<std::int32_t>("lightning_indexer", "sparse_indices", {1, 4}, {2, -1, 7, -1}, {7, 2, -1, -1}).passes);
 }
 
 TEST(Rule, NamesAndThirdResults) {

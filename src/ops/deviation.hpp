@@ -17,8 +17,6 @@ struct Deviation {
   bool keeps_mean = false;          // a layer norm is an RMS norm
   float floor = 0;                  // the least largest magnitude of a group
 
-  bool operator==(const Deviation&) const = default;
-
   float steps(float documented) const { return more_steps ? documented + 1 : documented; }
   float rounded(float x) const { return away ? std::round(x) : std::nearbyintf(x); }
   float scale_of(float a, float steps, Scale documented) const {
