@@ -24,7 +24,11 @@ struct BenchCase {
   double bf16_flops = 0;
   /// Makes the data and returns the call to time; the data lives as long as the call.
   std::function<std::function<void(Context&)>()> prepare;
+  bool of_contexts = false;  // of `dsakit bench contexts` alone
 };
+
+/// The lengths of `dsakit bench contexts`.
+inline constexpr std::int64_t kContexts[] = {1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072};
 
 /// A kernel of one rung at one size.
 struct KernelTime {

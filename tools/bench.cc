@@ -111,13 +111,15 @@ int bench_each_kernel(const BenchOptions& options) {
 int bench(const BenchOptions& options) {
   if (!options.operators.empty() && options.operators[0] == "kernels") return bench_each_kernel(options);
   if (options.operators == std::vector<std::string>{"limits"}) return bench_limits(options);
-  const std::vector<BenchCase> cases = all_cases();
-  std::vector<std::string_view> names = {"kernels", "limits"};
+  const bool contexts = options.operators == std::vector<std::string>{"contexts"};
+  std::vector<BenchCase> cases = all_cases();
+  std::erase_if(cases, [=](const BenchCase& c) { return c.of_contexts != contexts; });
+  std::vector<std::string_view> names = {"kernels", "limits", "contexts"};
   for (const BenchCase& c : cases) names.push_back(c.op);
   for (const std::string& wish : options.operators)
-    if (wish == names[0] || wish == names[1] || std::ranges::find(names, wish) == names.end())
+    if (!contexts && std::ranges::find(names.begin() + 3, names.end(), wish) == names.end())
       throw Error(Status::invalid_argument, "bench", "OPERATOR", "", "is " + wish.substr(0, 120),
-                  "the name of an operator, limits alone, or kernels first",
+                  "the name of an operator, contexts alone, limits alone, or kernels first",
                   "nearest: " + std::string(nearest(wish, names)));
 
   nlohmann::ordered_json report = nlohmann::ordered_json::array();
@@ -129,9 +131,12 @@ int bench(const BenchOptions& options) {
       Progress progress(fmt::format("{} thread{}", threads, threads > 1 ? "s" : ""));
       for (const BenchCase& c : cases) {
         progress.at(double(&c - cases.data()) / double(cases.size()));
-        if (!options.operators.empty() && std::ranges::find(options.operators, c.op) == options.operators.end()) continue;
+        const bool small = contexts ? c.bytes < 1e7 : c.size.starts_with("t=1") || c.size.find("8192 t=1") != std::string::npos;
         if (c.size.find(options.size) == std::string::npos) continue;
-        if (options.quick && c.size.find("t=1") != 0 && c.size.find("8192 t=1") == std::string::npos) continue;
+        if (options.quick && !small) continue;
+        if (!contexts && !options.operators.empty() &&
+            std::ranges::find(options.operators, c.op) == options.operators.end())
+          continue;
         timed.emplace_back(&c, median_seconds(c.prepare(), context));
       }
     }

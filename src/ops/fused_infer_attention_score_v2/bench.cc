@@ -103,11 +103,11 @@ BenchCase prefill(std::int64_t n) {
 }
 
 /// Absorbed MLA, 128 heads on one latent of 512 + 64, single tokens over pages of 128.
-BenchCase absorbed(std::int64_t t) {
-  const std::int64_t context = 8192, block = 128, pages = t * context / block, heads = 128, latent = 512, rope = 64;
+BenchCase absorbed(std::int64_t t, std::int64_t context) {
+  const std::int64_t block = 128, pages = t * context / block, heads = 128, latent = 512, rope = 64;
   return {
       .op = "fused_infer_attention_score_v2",
-      .size = "absorbed decode t=" + std::to_string(t) + " context=8192",
+      .size = "absorbed decode t=" + std::to_string(t) + " context=" + std::to_string(context),
       .bytes = double(2 * t * context * (latent + rope)),
       .bf16_flops = double(2 * t * heads * context * (2 * latent + rope)),
       .prepare = [=] {
@@ -147,7 +147,11 @@ void bench_fused_infer_attention_score_v2(std::vector<BenchCase>& cases) {
   for (const std::int64_t t : {1, 4, 16}) cases.push_back(decode(t));
   for (const std::int64_t t : {1, 8}) cases.push_back(decode_bf16(t));
   for (const std::int64_t n : {1024, 4096}) cases.push_back(prefill(n));
-  for (const std::int64_t t : {1, 4}) cases.push_back(absorbed(t));
+  for (const std::int64_t t : {1, 4}) cases.push_back(absorbed(t, 8192));
+  for (const std::int64_t context : kContexts) {
+    cases.push_back(absorbed(1, context));
+    cases.back().of_contexts = true;
+  }
 }
 
 }  // namespace dsakit

@@ -9,10 +9,14 @@ void bench_quant_lightning_indexer(std::vector<BenchCase>& cases) {
   const std::int64_t heads = 64, dim = 128, topk = 2048;
   struct Size {
     std::int64_t keys, t;
+    bool of_contexts = false;
   };
-  for (const auto [keys, t] : {Size{8192, 1}, Size{8192, 32}, Size{131072, 1}, Size{131072, 4}}) {
+  std::vector<Size> sizes = {{8192, 1}, {8192, 32}, {131072, 1}, {131072, 4}};
+  for (const std::int64_t context : kContexts) sizes.push_back({context, 1, true});
+  for (const auto [keys, t, of_contexts] : sizes) {
     cases.push_back({.op = "quant_lightning_indexer",
-                     .size = "keys=" + std::to_string(keys) + " t=" + std::to_string(t),
+                     .size = of_contexts ? "t=1 context=" + std::to_string(keys)
+                                         : "keys=" + std::to_string(keys) + " t=" + std::to_string(t),
                      .bytes = double(keys * (dim + 2)),
                      .i8_ops = double(2 * keys * t * heads * dim),
                      .prepare = [=, keys = keys, t = t] {
@@ -49,7 +53,8 @@ void bench_quant_lightning_indexer(std::vector<BenchCase>& cases) {
                                                   .sparse_mode = 0},
                                                  {.sparse_indices = tensor(d->out.data(), {t, 1, topk})}, c);
                        };
-                     }});
+                     },
+                     .of_contexts = of_contexts});
   }
 }
 
