@@ -70,4 +70,11 @@ block text > "$at/page.txt"
 cc -std=c99 -Wall -Wextra -Werror "$at/page.c" $(flags dsakit) "$rpath" -o "$at/page"
 prints "$at/page.txt" "$at/page"
 
+# The command comes with its manual, its completions and the schemas of what it prints.
+"$at/prefix/bin/dsakit" manual | diff - "$at/prefix/share/man/man1/dsakit.1"
+for file in bash-completion/completions/dsakit zsh/site-functions/_dsakit fish/vendor_completions.d/dsakit.fish \
+  dsakit/schemas/explain-1.schema.json; do
+  test -s "$at/prefix/share/$file"
+done
+
 "$at/prefix/bin/dsakit" inspect "$at/prefix/share/dsakit/models/tiny-dsa" | tail -n 1

@@ -146,6 +146,7 @@ struct ExplainCommand {
   std::vector<std::string> paths{};       // case files and folders of them
   std::vector<std::string> classes{};     // of changes: L, Q, A, N, all, none; empty: all, where the call departs
   std::vector<double> limits{};           // SQNR in dB, dB below the median, recall; empty: those of the page
+  std::string ref{};                      // a case whose results are wanted
   std::int64_t tries = 200, row = -1;     // -1: the worst rows and some between
   bool pairs = false, json = false, quiet = false;
 };

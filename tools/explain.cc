@@ -292,6 +292,22 @@ class Text {
   std::string lines_;
 };
 
+/// The results of another recording of this call become what is wanted of it.
+void want_results(Case& c, const Case& other) {
+  if (&other.op() != &c.op())
+    refuse_case(other, "call", "is " + other.call, "a call of " + std::string(c.op().name), "CASE_CALL");
+  std::size_t taken = 0;
+  for (const std::string group : {"out", "after"})
+    for (const std::string& name : other.names(group)) {
+      const auto tensor = other.tensors.find(group + "." + name);
+      if (tensor == other.tensors.end() || other.layouts.contains(tensor->first)) continue;  // parts of caches, views
+      c.tensors["ref." + name] = tensor->second;
+      ++taken;
+    }
+  if (taken == 0) refuse_case(other, "group out", "is empty", "results that lie row-major", "CASE_MISSING");
+  check_case(c);
+}
+
 ExplainOptions options_of(const ExplainCommand& command) {
   ExplainOptions o{.tries = command.tries, .pairs = command.pairs, .row = command.row};
   for (std::size_t i = 0; i < command.limits.size(); ++i)
@@ -310,7 +326,8 @@ int explain(const ExplainCommand& command) {
   ordered_json all = ordered_json::array();
   bool agree = true;
   for (const std::string& path : paths) {
-    const Case c = read_case(path);
+    Case c = read_case(path);
+    if (!command.ref.empty()) want_results(c, read_case(command.ref));
     const Explanation e = debug::explain(c, options);
     agree = agree && e.verdict == "agrees";
     if (command.json) {

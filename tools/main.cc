@@ -14,6 +14,8 @@
 
 #include "commands.hpp"
 #include "launch.hpp"
+#include "manual.hpp"
+#include "python_commands.hpp"
 #include "dsakit/error.hpp"
 #include "dsakit/version.hpp"
 #include "io/describe.hpp"
@@ -80,6 +82,10 @@ int main(int argc, char** argv) {
   CLI::App app{"DeepSeek Sparse Attention on ordinary machines: run it, check it, understand it."};
   app.set_version_flag("--version", "dsakit " DSAKIT_VERSION);
   app.require_subcommand(1);
+  app.footer("Exit status: 0 done, or all agrees; 1 any other verdict; 2 usage, refused; 3 a file; 4 memory; 5 another rank;\n"
+             "6 a bug of dsakit; 130 interrupted.\n"
+             "Environment: DSAKIT_NUM_THREADS (else OMP_NUM_THREADS, else all cores), DSAKIT_ISA, DSAKIT_MEM_LIMIT (bytes),\n"
+             "DSAKIT_CHECK=1 (numbers are looked at too), DSAKIT_CAPTURE=DIR, DSAKIT_VERBOSE=1 or FILE.");
   app.failure_message([](const CLI::App*, const CLI::Error& e) { return "dsakit: " + std::string(e.what()) + "\n"; });
 
   RunOptions run_options;
@@ -118,6 +124,7 @@ int main(int argc, char** argv) {
   run_command->add_option("--trace", run_options.trace, "A JSON line for each exchange, to FILE.0, FILE.1, .. of the ranks");
   run_command->add_option("--timeout", run_options.timeout, "Seconds that an exchange may take")->capture_default_str();
   run_command->add_flag("--json", run_options.json, "Machine-readable");
+  run_command->footer("Examples:\n  dsakit run --text book.txt\n  dsakit run DeepSeek-V3.2 --mode sparse_w8a8 --text prompt.txt --generate 100");
 
   PlanOptions plan_options;
   auto* plan_command = app.add_subcommand("plan", "What a checkpoint has, what of it fits into memory, what to fetch of it");
@@ -149,6 +156,8 @@ int main(int argc, char** argv) {
   of_ranks("--index", plan_options.words.index, "all, kv or copy: who shares index rows");
   of_ranks("--merge", plan_options.words.merge, "auto, one or two steps in merging candidates");
   of_ranks("--prolog", plan_options.words.prolog, "split or copy: the first products of a layer");
+  plan_command->footer("Examples:\n  dsakit plan DeepSeek-V3.2 --memory 64GB\n"
+                       "  dsakit plan config.json --ranks 8 --context 131072");
 
   ConvertCommand convert_options;
   auto* convert_command = app.add_subcommand("convert", "Write a checkpoint, or a part of one, in another format");
@@ -169,6 +178,7 @@ int main(int argc, char** argv) {
   convert_command->add_option("--shard-size", convert_options.shard_size, "SIZE that no file is above, unless one tensor is")
       ->check(size, "", "")
       ->capture_default_str();
+  convert_command->footer("Examples:\n  dsakit convert DeepSeek-V3.2 DeepSeek-V3.2-w8a8 --format w8a8");
 
   LayerOptions layer_options;
   auto* layer_command = app.add_subcommand("layer", "One attention layer of a checkpoint: each mode beside float64");
@@ -193,34 +203,40 @@ int main(int argc, char** argv) {
   layer_command->add_option("--pass", layer_options.pass, "With --tokens: tokens for which each expert is read once (default: 4096)")
       ->check(integer(1, kMaxTokens), "", "");
   layer_command->add_flag("--json", layer_options.json, "Machine-readable");
+  layer_command->footer("Examples:\n  dsakit layer DeepSeek-V3.2 3 --synthetic 64");
 
   DemoOptions demo_options;
   auto* demo_command = app.add_subcommand("demo", "The tour: held-out text, retrieval, one full-size decode step");
   demo_command->add_flag("--quick", demo_options.quick, "Everything smaller, about a minute of one core");
   demo_command->add_option("--text", demo_options.text, "Another text to score");
+  demo_command->footer("Examples:\n  dsakit demo --quick");
 
 #ifdef DSAKIT_BENCH
   BenchOptions bench_options;
   auto* bench_command = app.add_subcommand("bench", "Time the operators against this machine's limits");
-  bench_command->add_option("OPERATOR", bench_options.operators, "Only these (default: all); limits: of this machine and of\neach rung; kernels [PART..]: each kernel of each rung, of\nthose whose name and rung have the PARTs");
+  bench_command->add_option("OPERATOR", bench_options.operators, "Only these (default: all); limits: of this machine and of\neach rung; contexts: a decode step over longer and longer\ncontexts; kernels [PART..]: each kernel of each rung, of\nthose whose name and rung have the PARTs");
   bench_command->add_option("--threads", bench_options.threads, "Only this many (default: one, then all)")
       ->check(integer(1, 1024), "", "");
   bench_command->add_option("--size", bench_options.size, "Only sizes with this in them: t=1024");
   bench_command->add_flag("--quick", bench_options.quick, "Small sizes only");
   bench_command->add_flag("--json", bench_options.json, "Machine-readable");
+  bench_command->footer("Examples:\n  dsakit bench quant_lightning_indexer\n  dsakit bench kernels product avx2");
 #endif
 
   bool dist_json = false;
   auto* dist_command = app.add_subcommand("dist-bench", "Time the exchanges between ranks: mpirun -n 4 dsakit dist-bench");
   dist_command->add_flag("--json", dist_json, "Machine-readable");
+  dist_command->footer("Examples:\n  mpirun -n 4 dsakit dist-bench");
 
   std::string inspected;
   auto* inspect_command = app.add_subcommand("inspect", "Check a safetensors file or a checkpoint folder and list it");
   inspect_command->add_option("FILE", inspected)->required();
+  inspect_command->footer("Examples:\n  dsakit inspect model.safetensors");
 
   bool info_json = false;
   auto* info_command = app.add_subcommand("info", "Version, instruction sets, threads, NUMA nodes, huge pages");
   info_command->add_flag("--json", info_json, "Machine-readable");
+  info_command->footer("Examples:\n  dsakit info");
 
   DescribeOptions describe_options;
   auto* describe_command = app.add_subcommand("describe", "What an operator computes and what its parameters are");
@@ -228,6 +244,7 @@ int main(int argc, char** argv) {
   describe_command->add_flag("--markdown", describe_options.markdown, "As the table of its page");
   describe_command->add_flag("--json", describe_options.json, "Machine-readable");
   describe_command->add_option("--pages", describe_options.pages, "Make the tables in the pages of this folder anew");
+  describe_command->footer("Examples:\n  dsakit describe quant_lightning_indexer");
 
   ReplayOptions replay_options;
   auto* replay_command = app.add_subcommand("replay", "Compute recorded calls again: equal bits, or the rule");
@@ -285,19 +302,30 @@ int main(int argc, char** argv) {
       ->check(integer(0, kMaxTokens), "", "");
   explain_command->add_option("--try", explain_options.classes, "Changes to try, also where the call agrees: L layout, Q quantisation,\nA arguments, N numerics, all or none (default: all where it departs)")
       ->delimiter(',')
-      ->check(CLI::IsMember({"L", "Q", "A", "N", "all", "none"}), "", "");
+      ->check(CLI::IsMember({"L", "Q", "A", "N", "all", "none"}));
   explain_command->add_option("--tries", explain_options.tries, "Runs at most")
       ->check(integer(0, 1 << 20), "", "")
       ->capture_default_str();
   explain_command->add_option("--limits", explain_options.limits, "What codes may lose: least SQNR of a row in dB, dB below the median,\nleast recall of a selection (default: 20,10,0.95)")
       ->delimiter(',')
       ->expected(1, 3);
+  explain_command->add_option("--ref", explain_options.ref, "Another recording of the call, whose results are wanted (group ref)");
   explain_command->add_flag("--pairs", explain_options.pairs, "Where no change is named: pairs of the nearest ten");
   explain_command->add_flag("--json", explain_options.json, "Machine-readable");
   explain_command->add_flag("--quiet", explain_options.quiet, "The verdict alone");
   explain_command->footer("Exit status: 0 agrees, 1 any other verdict, 2 usage, 3 file, 4 memory, 6 a bug of dsakit.\n"
                           "Examples:\n  dsakit explain npu/000017-quant_lightning_indexer-r0-4711.safetensors\n"
                           "  dsakit explain dump --try L,Q --json");
+
+  const PythonCommands python(app);
+
+  std::string shell;
+  auto* completion_command = app.add_subcommand("completion", "What a shell completes this command by");
+  completion_command->add_option("SHELL", shell, "Which one")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  completion_command->footer("Examples:\n  source <(dsakit completion bash)\n"
+                             "  dsakit completion fish > ~/.config/fish/completions/dsakit.fish");
+  auto* manual_command = app.add_subcommand("manual", "All of this as a page of man");
+  manual_command->footer("Examples:\n  dsakit manual > dsakit.1; man ./dsakit.1");
 
   if (const int status = refuse_unknown(app, argc > 1 ? argv[1] : ""); status != 0) return status;
   try {
@@ -322,6 +350,9 @@ int main(int argc, char** argv) {
     if (*replay_command) return replay(replay_options);
     if (*dist_command) return dist_bench(dist_json);
     if (*explain_command) return explain(explain_options);
+    if (*completion_command) return manual(app, shell);
+    if (*manual_command) return manual(app, "man");
+    python.refuse();
     if (*info_command) return info(info_json);
     if (*describe_command) return describe(describe_options);
     std::fputs(dsakit::io::describe(inspected).c_str(), stdout);
