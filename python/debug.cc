@@ -16,6 +16,7 @@
 #include "debug/check_layout.hpp"
 #include "debug/compare.hpp"
 #include "debug/golden.hpp"
+#include "debug/index_scores.hpp"
 #include "debug/rule.hpp"
 #include "debug/scores.hpp"
 #include "debug/spelling.hpp"
@@ -192,6 +193,40 @@ Run run_case(const Case& c, bool reference, bool strides, int threads, const std
   return {outcome};
 }
 
+/// What is no tensor, as the call has it: given, or the default of its spelling.
+nb::dict call_attributes(const Case& c) {
+  const debug::Bound bound = debug::bind(c);
+  nb::dict all;
+  for (std::size_t i = 0; i < c.op().parameters.size(); ++i)
+    std::visit(
+        [&]<class T>(const T& v) {
+          const nb::str name(std::string(c.op().parameters[i].field.name).c_str());
+          if constexpr (std::is_same_v<T, std::monostate>) all[name] = nb::none();
+          else if constexpr (!std::is_same_v<T, Tensor> && !std::is_same_v<T, std::vector<Tensor>>) all[name] = v;
+        },
+        bound.arguments.values[i]);
+  return all;
+}
+
+/// Of each of these query rows of an indexer, what the keys that it sees are worth.
+nb::list index_scores(const Case& c, const std::vector<std::int64_t>& rows) {
+  if (c.op().name != "lightning_indexer" && c.op().name != "quant_lightning_indexer")
+    throw Error(Status::invalid_argument, "case", "index_scores", "", "is asked of " + std::string(c.op().name),
+                "lightning_indexer or quant_lightning_indexer");
+  const debug::Bound bound = debug::bind(c);
+  const debug::IndexScores scores(bound.arguments);
+  nb::list all;
+  for (const std::int64_t row : rows) {
+    if (row < 0 || row >= scores.rows())
+      throw Error(Status::invalid_argument, "case", "row", "", "is " + std::to_string(row),
+                  "0.." + std::to_string(scores.rows() - 1));
+    std::vector<double> of_row(std::size_t(scores.visible(row)));
+    for (std::size_t key = 0; key < of_row.size(); ++key) of_row[key] = scores.score(row, std::int64_t(key));
+    all.append(array_of(tensor(of_row.data(), {std::int64_t(of_row.size())})));
+  }
+  return all;
+}
+
 nb::object position_of(const Tensor& t, std::int64_t linear) {
   if (linear < 0) return nb::none();
   nb::list position;
@@ -317,6 +352,8 @@ void bind_debug(nb::module_& m) {
              return sentence ? nb::cast(*sentence) : nb::none();
            })
       .def("run", run_case, nb::arg("reference"), nb::arg("strides"), nb::arg("threads"), nb::arg("isa"))
+      .def("call_attributes", call_attributes)
+      .def("index_scores", index_scores, nb::arg("rows"))
       .def("compare", [](const Case& c, const std::string& group,
                          const Run& run) { return compared(c, debug::pairs_of(c, group, *run.outcome)); })
       .def("compare_case",

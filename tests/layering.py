@@ -66,6 +66,7 @@ EXCEPTIONS = {
     ("python", "debug/check_layout.hpp"): "dsakit.debug: tensors of a case behind their views",
     ("python", "debug/compare.hpp"): "dsakit.debug",
     ("python", "debug/golden.hpp"): "dsakit.debug.golden",
+    ("python", "debug/index_scores.hpp"): "dsakit.debug: pictures of what an indexer's keys are worth",
     ("python", "debug/rule.hpp"): "dsakit.debug",
     ("python", "debug/scores.hpp"): "dsakit.debug: the rule that needs them",
     ("python", "debug/spelling.hpp"): "dsakit.debug: the names that a case may call",

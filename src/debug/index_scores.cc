@@ -109,6 +109,7 @@ IndexScores::IndexScores(const Arguments& a, const Tensor& query, const Tensor& 
 IndexScores::~IndexScores() = default;
 
 std::int64_t IndexScores::rows() const { return std::int64_t(state_->rows.size()); }
+
 std::int64_t IndexScores::visible(std::int64_t row) const { return state_->rows[std::size_t(row)].visible; }
 
 std::int64_t IndexScores::page(std::int64_t row, std::int64_t key) const {

@@ -16,6 +16,7 @@ class IndexScores {
   IndexScores(const Arguments&, const Tensor& query, const Tensor& key, const Tensor& weights);
   ~IndexScores();
 
+  /// Of all queries, padding included.
   std::int64_t rows() const;
   /// Keys that query row `row` sees.
   std::int64_t visible(std::int64_t row) const;

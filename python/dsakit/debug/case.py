@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,6 +124,14 @@ class Case:
         """What `load` asks, of a case that was edited."""
         self._core.check()
 
+    def take_results(self, other: Case) -> None:
+        """The results of another recording of this call become what is wanted: group `ref`."""
+        for group in ("out", "after"):
+            for key in other.keys(group):
+                if not other.layout(key):  # not of parts of caches
+                    self["ref." + key.partition(".")[2]] = other[key]
+        self.check()
+
     # ---- what it says
 
     @property
@@ -143,6 +151,11 @@ class Case:
     @property
     def attributes(self) -> _Attributes:
         return _Attributes(self._core)
+
+    @property
+    def call_attributes(self) -> dict[str, Any]:
+        """By the operator's names, as the call has them: given, or the default of its spelling. A copy."""
+        return self._core.call_attributes()
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -171,9 +184,13 @@ class Case:
     def find(self, group: str, parameter: str) -> str | None:
         """The key of a parameter's tensor, by whatever name or position the file has it."""
         for name in self._core.names(group):
-            if self._core.parameter(group, name) == parameter:
+            if self.parameter(group, name) == parameter:
                 return f"{group}.{name}"
         return None
+
+    def parameter(self, group: str, name: str) -> str | None:
+        """What a name or a position of the case means: `find` the other way round."""
+        return self._core.parameter(group, name)
 
     def __contains__(self, key: str) -> bool:
         return key in self._core.keys()
@@ -201,6 +218,10 @@ class Case:
     def run(self, reference: bool = False, *, threads: int = 0, isa: str = "", strides: bool = False) -> Run:
         """The call, on the fast path or by the reference; the case stays as it is."""
         return Run(self._core.run(reference, strides, threads, isa))
+
+    def index_scores(self, rows: Sequence[int]) -> list[np.ndarray[Any, Any]]:
+        """Of an indexer: what the keys that these query rows see are worth, in float64."""
+        return self._core.index_scores(list(rows))
 
     def compare(self, other: Run | Case, group: str = "out", other_group: str = "out") -> list[Comparison]:
         """The tensors of a group ("out" has "after" with it) beside a run, or beside a group of another case, by bits."""
