@@ -23,8 +23,10 @@ def test_name_says_what_runs_it():
 
 def test_holds_the_command_the_model_and_the_types():
     names = zipfile.ZipFile(WHEELS[0]).namelist()
-    for name in ("dsakit/bin/dsakit", "dsakit/models/tiny-dsa/model.safetensors", "dsakit/py.typed", "dsakit/_core.pyi"):
+    for name in ("dsakit/bin/dsakit", "dsakit/models/tiny-dsa/model.safetensors", "dsakit/py.typed", "dsakit/_core.pyi",
+                 "dsakit/schemas/explain-1.schema.json", "dsakit/debug/report.html"):  # fmt: skip
         assert name in names
+    assert any(name.endswith("data/data/share/man/man1/dsakit.1") for name in names)
     assert any(name.startswith("dsakit.libs/libfmt") for name in names)
     assert not any(name.endswith((".a", ".hpp", ".cc")) for name in names)
 
