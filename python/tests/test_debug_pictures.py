@@ -275,6 +275,9 @@ def test_tails_of_a_fault_are_seen():
     case["out.attention_out"] = wrong
     share = float(re.search(r"([\d.]+) % beyond one", debug.plot("ulp", case).alt)[1])
     assert 14 < share < 17  # a row of six
+    wrong[1, 0, :3] = BF16("nan")
+    case["out.attention_out"] = wrong
+    assert "attention_out, bfloat16: 3 not finite" in debug.plot("ulp", case).alt
 
 
 def test_codes_count_zeros_and_the_ends():

@@ -427,7 +427,9 @@ def _symlog_bins(reach: float) -> Floats:
 
 
 def ulp(s: Sources) -> Drawn:
+    """Beside group `ref` if there is one, else beside the reference. What is not finite has no error; it is counted."""
     errors: dict[str, list[Floats]] = defaultdict(list)
+    lost: dict[str, int] = defaultdict(int)
     used = []
     for call in s.calls:
         group = "ref" if call.case.keys("ref") else ""
@@ -436,16 +438,19 @@ def ulp(s: Sources) -> Drawn:
                 continue
             a, g = recorded.astype(np.float64), golden.astype(np.float64)
             with np.errstate(invalid="ignore"):
-                unit = gather.steps_of(
-                    recorded.dtype, np.maximum(np.abs(g), np.sqrt(np.mean(g * g, 1, keepdims=True)) / 16)
-                )
+                size = np.where(np.isfinite(g), g, 0)
+                rms = np.sqrt(np.mean(size * size, 1, keepdims=True))
+                unit = gather.steps_of(recorded.dtype, np.maximum(np.abs(size), rms / 16))
                 error = ((a - g) / unit).reshape(-1)
-            errors[f"{call.operator}, {name}, {recorded.dtype.name}"].append(error[np.isfinite(error)])
+            title = f"{call.operator}, {name}, {recorded.dtype.name}"
+            finite = np.isfinite(error)
+            errors[title].append(error[finite])
+            lost[title] += int((~finite & ~((a == g) | (np.isnan(a) & np.isnan(g))).reshape(-1)).sum())
             used.append(call)
     if not errors:
         raise_error("INVALID_FILE", "plot", "ulp", "", "has no results of floats", "a case with some", "PLOT")
     joined = {name: np.concatenate(parts) for name, parts in errors.items()}
-    shown_ = sorted(joined, key=lambda n: -np.abs(joined[n]).max(initial=0))[: len(LINES)]
+    shown_ = sorted(joined, key=lambda n: (-lost[n], -np.abs(joined[n]).max(initial=0)))[: len(LINES)]
     total = sum(len(joined[n]) for n in shown_)
     reach = max(np.abs(joined[n]).max(initial=2.0) for n in shown_)
     bins = _symlog_bins(reach)
@@ -459,15 +464,16 @@ def ulp(s: Sources) -> Drawn:
         look = Line.of(i)
         middle = (bins[1:] + bins[:-1]) / 2
         there = share > 0
+        label = name + (f": {lost[name]:,} not finite" if lost[name] else "")
         axis.step(
-            middle, np.where(there, share, np.nan), where="mid", color=look.color, linestyle=look.linestyle, label=name
-        )
-        axis.plot(middle[there], share[there], color=look.color, marker=look.marker, linestyle="none", markersize=4)
+            middle, np.where(there, share, np.nan), where="mid", color=look.color, linestyle=look.linestyle,
+            marker=look.marker, markersize=4, label=label,
+        )  # fmt: skip
         if i == 0:
-            beyond = float((np.abs(joined[name]) > 1.5).mean())
-            worst = (
-                f"{name} has the widest: at most {np.abs(joined[name]).max(initial=0):.3g} ULP, {beyond:.2%} beyond one"
-            )
+            beyond = float((np.abs(joined[name]) > 1.5).mean()) if len(joined[name]) else 0
+            most = np.abs(joined[name]).max(initial=0)
+            widest = f"{most:,.0f}" if most >= 1000 else f"{most:.3g}"
+            worst = f"{label} has the widest: at most {widest} ULP, {beyond:.2%} beyond one"
     axis.set_xscale("symlog", linthresh=2.5, base=10)
     logarithmic_shares(axis)
     axis.set_ylim(min(0.5e-3, axis.get_ylim()[0]), 1.6)

@@ -80,7 +80,7 @@ def latency(paths: Sequence[Any]) -> Drawn:
     if not named:
         named = list(lines.items())[: len(LINES)]
     count = sum(len(t) for _, t in named)
-    title = "A decode step of attention: dense grows with the context, sparse hardly"
+    title = "A decode step of attention over the context, dense and sparse"
     if not (both and dense):
         title = "Time over the context"
     figure, axis = new_figure(title, [f"n = {count} medians of at least 5 runs; {about}"])
