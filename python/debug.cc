@@ -352,6 +352,7 @@ void bind_debug(nb::module_& m) {
              return sentence ? nb::cast(*sentence) : nb::none();
            })
       .def("run", run_case, nb::arg("reference"), nb::arg("strides"), nb::arg("threads"), nb::arg("isa"))
+      .def("want_results", debug::want_results)
       .def("call_attributes", call_attributes)
       .def("index_scores", index_scores, nb::arg("rows"))
       .def("compare", [](const Case& c, const std::string& group,

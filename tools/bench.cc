@@ -114,7 +114,7 @@ int bench(const BenchOptions& options) {
   const bool contexts = options.operators == std::vector<std::string>{"contexts"};
   std::vector<BenchCase> cases = all_cases();
   std::erase_if(cases, [=](const BenchCase& c) { return c.of_contexts != contexts; });
-  std::vector<std::string_view> names = {"kernels", "limits", "contexts"};
+  std::vector<std::string_view> names = {"kernels", "limits", "contexts"};  // then the operators
   for (const BenchCase& c : cases) names.push_back(c.op);
   for (const std::string& wish : options.operators)
     if (!contexts && std::ranges::find(names.begin() + 3, names.end(), wish) == names.end())
@@ -131,7 +131,8 @@ int bench(const BenchOptions& options) {
       Progress progress(fmt::format("{} thread{}", threads, threads > 1 ? "s" : ""));
       for (const BenchCase& c : cases) {
         progress.at(double(&c - cases.data()) / double(cases.size()));
-        const bool small = contexts ? c.bytes < 1e7 : c.size.starts_with("t=1") || c.size.find("8192 t=1") != std::string::npos;
+        const bool small =
+            contexts ? c.bytes < 1e7 : c.size.starts_with("t=1") || c.size.find("8192 t=1") != std::string::npos;
         if (c.size.find(options.size) == std::string::npos) continue;
         if (options.quick && !small) continue;
         if (!contexts && !options.operators.empty() &&

@@ -9,6 +9,7 @@
 
 #include "case_files.hpp"
 #include "commands.hpp"
+#include "debug/compare.hpp"
 
 namespace dsakit::tools {
 namespace {
@@ -291,22 +292,6 @@ class Text {
   const Explanation& e_;
   std::string lines_;
 };
-
-/// The results of another recording of this call become what is wanted of it.
-void want_results(Case& c, const Case& other) {
-  if (&other.op() != &c.op())
-    refuse_case(other, "call", "is " + other.call, "a call of " + std::string(c.op().name), "CASE_CALL");
-  std::size_t taken = 0;
-  for (const std::string group : {"out", "after"})
-    for (const std::string& name : other.names(group)) {
-      const auto tensor = other.tensors.find(group + "." + name);
-      if (tensor == other.tensors.end() || other.layouts.contains(tensor->first)) continue;  // parts of caches, views
-      c.tensors["ref." + name] = tensor->second;
-      ++taken;
-    }
-  if (taken == 0) refuse_case(other, "group out", "is empty", "results that lie row-major", "CASE_MISSING");
-  check_case(c);
-}
 
 ExplainOptions options_of(const ExplainCommand& command) {
   ExplainOptions o{.tries = command.tries, .pairs = command.pairs, .row = command.row};

@@ -5,13 +5,14 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "debug/rule.hpp"
-#include "dsakit/context.hpp"
 #include "dsakit/version.hpp"
+#include "kernels/roof.hpp"
 
 namespace dsakit::tools {
 namespace {
@@ -34,9 +35,9 @@ Words choices(const CLI::Option& o) {
   const string name = o.get_name();
   if (name == "OPERATOR") return operators();
   if (name == "--isa") {
-    const auto isas = supported_isas();
-    Words all(isas.begin(), isas.end());
-    all.push_back("all");
+    Words all = {"all"};  // of every machine: what is installed says the same everywhere
+    for (const Rung& rung : known_rungs())
+      if (std::find(all.begin(), all.end(), rung.isa) == all.end()) all.emplace_back(rung.isa);
     return all;
   }
   if (name == "--rule") {
@@ -88,8 +89,7 @@ string bash(const CLI::App& app) {
     for (const CLI::Option* o : options(*c, false)) {
       for (const string& name : spellings(*o)) words.push_back(name);
       if (takes_value(*o))
-        values += fmt::format("        {}) words=\"{}\"; files=yes ;;\n",
-                              fmt::join(spellings(*o), "|"), joined(choices(*o)));
+        values += fmt::format("        {}) words=\"{}\" ;;\n", fmt::join(spellings(*o), "|"), joined(choices(*o)));
     }
     for (const CLI::Option* o : options(*c, true))
       if (first.empty()) first = choices(*o);
@@ -101,11 +101,9 @@ string bash(const CLI::App& app) {
   return fmt::format(
       "# bash completion of dsakit: source it, or put it where completions of this shell lie.\n"
       "_dsakit() {{\n"
-      "  local current=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD - 1]}} words\n"
-      "  case ${{COMP_CWORD}}:${{COMP_WORDS[1]}} in\n"
-      "    1:*) words=\"{} --help --version\" ;;\n"
-      "  esac\n"
-      "  [ \"$COMP_CWORD\" = 1 ] || case ${{COMP_WORDS[1]}} in\n{}  esac\n"
+      "  local current=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD - 1]}}\n"
+      "  local words=\"{} --help --version\"\n"
+      "  [ \"$COMP_CWORD\" = 1 ] || case ${{COMP_WORDS[1]}} in\n{}    *) words= ;;\n  esac\n"
       "  COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))\n"
       "}}\n"
       "complete -o default -F _dsakit dsakit\n",
@@ -146,7 +144,7 @@ string zsh(const CLI::App& app) {
       "  (( CURRENT-- ))\n"
       "  case $words[1] in\n{}  esac\n"
       "}}\n"
-      "compdef _dsakit dsakit\n",
+      "if [ \"$funcstack[1]\" = _dsakit ]; then _dsakit \"$@\"; else compdef _dsakit dsakit; fi\n",
       names, cases);
 }
 

@@ -25,7 +25,8 @@ PythonCommands::PythonCommands(CLI::App& app)
   one(plot_, "-o,--output", "The picture to write, .svg or .png")->required();
   one(plot_, "--row", "This query row alone (profile, mass, recency, heads)")->check(CLI::NonNegativeNumber);
   one(plot_, "--ref", "Another recording of the call, whose results are wanted (ulp)");
-  plot_->add_flag_function("--dark", [](std::int64_t) {}, "On dark paper; an SVG follows the reader's setting without it");
+  plot_->add_flag_function("--dark", [](std::int64_t) {},
+                           "On dark paper; an SVG follows the reader's setting without it");
   plot_->footer(
       "Examples:\n  dsakit plot selection dump -o selection.svg\n"
       "  dsakit bench contexts --json > bench.json; dsakit plot latency bench.json -o latency.png");

@@ -322,6 +322,19 @@ def test_roofs_are_those_of_the_machine_where_they_were_measured(sources, tmp_pa
     assert "limits measured: memory 5.0 GB/s, int8 400 GOP/s, bf16 200 GOP/s" in words
 
 
+def test_wanted_results_are_those_of_the_same_operator():
+    case, other = attention("sparse_flash_attention"), attention("sparse_flash_attention")
+    other["out.attention_out"] = -other["out.attention_out"]
+    assert "100.00 % beyond one" in debug.plot("ulp", case, ref=other).alt
+    assert case.keys("ref") == []  # it stays as it is
+    for wrong, says in ((indexer(), r"a call of sparse_flash_attention .*\[CASE_CALL\]"), (case, None)):
+        if says is None:
+            del wrong["out.attention_out"]
+            says = r"group out is empty.*\[CASE_MISSING\]"
+        with pytest.raises(dsakit.Error, match=says):
+            case.copy().want_results(wrong)
+
+
 # ---- refusals and the command
 
 

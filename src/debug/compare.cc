@@ -199,4 +199,19 @@ bool nan_fails(const Case& c) {
   return at != c.metadata.end() && at->second == "fail";
 }
 
+void want_results(Case& c, const Case& other) {
+  if (&other.op() != &c.op())
+    refuse_case(other, "call", "is " + other.call, "a call of " + std::string(c.op().name), "CASE_CALL");
+  std::size_t taken = 0;
+  for (const std::string group : {"out", "after"})
+    for (const std::string& name : other.names(group)) {
+      const auto tensor = other.tensors.find(group + "." + name);
+      if (tensor == other.tensors.end() || other.layouts.contains(tensor->first)) continue;  // parts of caches, views
+      c.tensors["ref." + name] = tensor->second;
+      ++taken;
+    }
+  if (taken == 0) refuse_case(other, "group out", "is empty", "results that lie row-major", "CASE_MISSING");
+  check_case(c);
+}
+
 }  // namespace dsakit::debug

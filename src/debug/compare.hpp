@@ -25,6 +25,10 @@ std::vector<Pair> pairs_of(const Case&, std::string_view group, const Outcome&&)
 /// Beside the tensors of another case or group: out of `a` and ref of `a`, ..
 std::vector<Pair> pairs_of(const Case& a, std::string_view group_a, const Case& b, std::string_view group_b);
 
+/// The results of another recording of this call become what is wanted of it: group `ref`, but for views and parts of
+/// caches. Throws CASE_CALL if it is of another operator, CASE_MISSING if nothing is left.
+void want_results(Case&, const Case& other);
+
 /// Equal bits, but for the payload of NaN; with `nan_fails` a NaN is equal to nothing.
 struct Bits {
   std::int64_t elements = 0, different = 0;

@@ -60,7 +60,7 @@ class Sources:
             if len(cases) != 1:
                 raise_error("INVALID_ARGUMENT", "plot", "ref", "", f"is given with {len(cases)} cases", "one case")
             cases = [cases[0].copy()]
-            cases[0].take_results(ref if isinstance(ref, Case) else Case.load(ref))
+            cases[0].want_results(ref if isinstance(ref, Case) else Case.load(ref))
         self.calls = [Call(c) for c in cases if not c.refusal]
         if cases and not self.calls:
             raise_error(
