@@ -347,8 +347,9 @@ void initialise() {
     MPI_Query_thread(&threads);
   } else {
     must(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &threads), "MPI_Init_thread");
-    // MPICH raises what MPI_Testsome finds on these, whatever the communicator of the messages.
+#ifdef MPICH_VERSION  // it raises what MPI_Testsome finds on these, whatever the communicator of the messages
     for (const MPI_Comm comm : {MPI_COMM_WORLD, MPI_COMM_SELF}) MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+#endif
     std::atexit(finalise);
   }
   if (threads < MPI_THREAD_FUNNELED) throw no_mpi("is for programs of one thread", "MPI_THREAD_FUNNELED or above");
