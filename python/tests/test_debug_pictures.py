@@ -97,7 +97,7 @@ def attention(operator, whole=False, layout="PA_BSND", sinks=False):
 
 
 def times():
-    """Dense 1 ms per 1024 keys; sparse 3 ms, of them 1 ms at 16K in the indexer: they meet at 3K."""
+    """Dense 1 ms per 1024 keys; sparse 3 ms, 1 ms of it in the indexer at 16K: they meet at 3K, 5 % apart at 3.15K."""
     rows = []
     for context in (1024, 2048, 4096, 16384):
         for threads in (1, 2):
@@ -304,7 +304,7 @@ def test_recall_against_what_was_there_before_quantisation():
 
 def test_the_crossing_is_where_the_lines_meet(sources):
     picture = debug.plot("latency", sources["latency"])
-    assert "Sparse attention is faster from about 3.0K tokens on" in picture.alt
+    assert "Sparse attention is faster by 5 % and more from about 3.2K tokens on" in picture.alt
     assert "dense takes 8 ms, sparse with its indexer 1.5 ms, 5 times less" in picture.alt  # two threads
     assert "The median reaches 50 % of its limit" in debug.plot("roofline", sources["roofline"]).alt
 
