@@ -153,7 +153,7 @@ def test_labels_units_and_source(kind, sources):
     assert any(w.startswith("n = ") and re.search(r"\d", w) for w in words)
     assert any(f"source: {sources[kind].name}" in w for w in words)
     (axis, *_) = picture.figure.axes
-    units = r"tokens|keys|ULP|steps|best = 1|no unit|count|s, ms, us|GOP/s|a byte"
+    units = r"tokens|keys|ULP|steps|best = 1|no unit|number|count|s, ms, us|GOP/s|a byte"
     for label in (axis.get_xlabel(), axis.get_ylabel()):
         assert re.search(rf"\(.*({units}).*\)|^share|mass|recall", label), label
         assert label in words

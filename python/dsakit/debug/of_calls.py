@@ -102,7 +102,10 @@ def source_of(calls: Sequence[Call]) -> str:
 def selection(s: Sources) -> Drawn:
     indexers = [c for c in s.calls if c.operator in gather.INDEXERS]
     calls = s.of(*(gather.INDEXERS if indexers else gather.ATTENTION))
-    found = [(r, gather.list_of(c, r, gather.lists(c))) for c in calls for r in s.rows(c, 1 << 30)]
+    found = []
+    for call in calls:
+        all_lists = gather.lists(call)
+        found += [(row, gather.list_of(call, row, all_lists)) for row in s.rows(call, len(all_lists))]
     positions = np.array([r.position for r, _ in found])
     newest = int(positions.max()) + 1
     columns = np.unique(np.linspace(positions.min(), newest, min(256, newest - positions.min() + 1) + 1).astype(int))
@@ -114,7 +117,7 @@ def selection(s: Sources) -> Drawn:
         at = np.searchsorted(columns, row.position, "right") - 1
         ago = row.position - list_ + 1  # the newest key is 1
         chosen[:, at] += np.histogram(ago, bins)[0]
-        visible[:, at] += np.diff(np.minimum(bins, row.visible + 1))
+        visible[:, at] += np.diff(np.minimum(bins, row.position + 2))
         sink, recent, entries = sink + (list_ < 4).sum(), recent + (ago <= 64).sum(), entries + len(list_)
     share = np.divide(chosen, visible, out=np.full(chosen.shape, np.nan), where=visible > 0)
     k = max(len(list_) for _, list_ in found)
@@ -386,27 +389,24 @@ def heads(s: Sources) -> Drawn:
     about = [f"{shares.about()}; lists of {shares.k:,}", source_of(shares.calls)]
     figure, axis = new_figure("How much of its softmax each head finds in the list, and who is starved", about)
     x = np.arange(1, shares.heads + 1)
+    few = shares.heads <= 16  # each has its name
     labels = ("best list of the head alone", "best list for all heads", "recorded list")
     for i, (values, label) in enumerate(zip((own, best, ours), labels)):
         look = Line.of(i)
         axis.plot(
-            x, values[order], color=look.color, linestyle=look.linestyle if shares.heads > 8 else "none",
-            marker=look.marker, markersize=4.5 if shares.heads > 32 else 7, label=label,
+            x, values[order], color=look.color, linestyle="none" if few else look.linestyle, marker=look.marker,
+            markersize=7 if few else 5, markevery=max(1, shares.heads // 24), label=label,
         )  # fmt: skip
-    worst = order[::-1][: min(3, shares.heads)]
-    for rank, head in enumerate(worst):
-        at = shares.heads - rank
-        direct_label(
-            axis, at, ours[head], f"head {head}", xytext=(-14 - 22 * rank, -16 - 12 * rank), ha="right", va="top",
-            arrowprops={"arrowstyle": "-", "color": as_drawn(MUTED), "linewidth": 0.8, "shrinkA": 1, "shrinkB": 3},
-        )  # fmt: skip
+    worst = [int(head) for head in order[::-1][: min(3, shares.heads)]]
     axis.set_ylim(min(0, ours.min() - 0.05), 1.03)
     axis.set_xlim(0.4, shares.heads + 0.6)
-    axis.xaxis.get_major_locator().set_params(integer=True)
+    if few:
+        axis.set_xticks(x, [str(head) for head in order])
     axis.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
-    axis.set_xlabel("head (count), ordered by the mass of the recorded list")
+    axis.set_xlabel(f"head ({'number' if few else 'count'}), ordered by the mass of the recorded list")
     axis.set_ylabel("softmax mass, mean of the rows")
-    axis.legend(loc="lower left")
+    names = ", ".join(f"{head} ({100 * ours[head]:.0f} %)" for head in worst)
+    axis.legend(loc="lower left", title=f"worst heads: {names}", title_fontsize=9, alignment="left")
     alt = (
         f"Share of each head's dense softmax that the recorded list of {shares.k} keys holds, beside the best list for "
         f"all heads and the head's own best. Mean {ours.mean():.1%}; worst is head {worst[0]} with "
