@@ -9,6 +9,7 @@
 #include "debug/names.hpp"
 #include "debug/orders.hpp"
 #include "debug/rule.hpp"
+#include "io/safetensors.hpp"
 
 // Masks, lengths, factors and terms that are used otherwise than the call says.
 namespace dsakit::debug {
@@ -45,18 +46,36 @@ bool with_lists_masked(Edit& e, bool changed) {
   return changed;
 }
 
+/// Lengths of sequences; where the call gives none of rows [B, S, ..], those of `rows`.
+bool have_lengths(Edit& e, std::string_view lengths, std::string_view rows) {
+  if (e.has(lengths)) return true;
+  const string layout(parameter_of(e.op(), {"layout_query", "input_layout"}));
+  if (!e.has_parameter(lengths) || !e.has(rows) || layout.empty()) return false;
+  const string named = std::get<string>(e.arguments().at(layout));
+  if ((named != "BSND" && named != "BSH") || e.has(Names(e.op()).table)) return false;
+  const Tensor& t = e.tensor(rows);
+  Stored given(io::file_dtype_of(DType::i32), {t.shape[0]});
+  for (Index b = 0; b < t.shape[0]; ++b) set_number(given, b, double(t.shape[1]));
+  e.give(lengths, given);
+  return true;
+}
+
 void mask(const Arguments& a, Changes& all) {
   const Names n(*a.op);
   if (!parameter_of(*a.op, {"sparse_mode"}).empty())
     for (const Index mode : {Index{0}, Index{3}})
       all.push_back({"A1", mode == 0 ? "the mask is not causal (sparse_mode 0)" : "the mask is causal (sparse_mode 3)",
                      [=](Edit& e) { return e.set("sparse_mode", mode); }});
+  if (!parameter_of(*a.op, {"atten_mask"}).empty())
+    all.push_back({"A1", "the mask is causal from the top left on (sparse_mode 2)",
+                   [](Edit& e) { return e.set("sparse_mode", Index{2}); }});
   const string keys(n.lengths_key), queries(n.lengths_query);
   if (keys.empty()) return;
   if (!queries.empty())
     all.push_back({"A1", "the mask is aligned at the top left", [=](Edit& e) {
+                     if (!have_lengths(e, keys, n.key) || !have_lengths(e, queries, n.query)) return false;
                      const Arguments& now = e.arguments();
-                     if (!e.has(keys) || !e.has(queries) || key_totals(now)) return false;
+                     if (key_totals(now)) return false;
                      const Integers counts = counts_of(now, queries, query_totals(now));
                      return counts.size() == std::size_t(e.tensor(keys).elements()) &&
                             with_lists_masked(
@@ -66,7 +85,7 @@ void mask(const Arguments& a, Changes& all) {
     all.push_back({"A1",
                    more > 0 ? "every row sees one key more" : "every row sees one key less (the newest is absent)",
                    [=](Edit& e) {
-                     return !key_totals(e.arguments()) &&
+                     return !key_totals(e.arguments()) && have_lengths(e, keys, n.key) &&
                             with_lists_masked(e, e.map(keys, [=](Index, double x) { return x <= 0 ? x : x + more; }));
                    }});
 }

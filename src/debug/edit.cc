@@ -79,6 +79,11 @@ void Edit::set(std::string_view name, const Stored& stored) {
       *t = stored.tensor();
 }
 
+void Edit::give(std::string_view name, const Stored& stored) {
+  bound_.memory.push_back(stored);
+  bound_.arguments.at(name) = stored.tensor();
+}
+
 bool Edit::set(std::string_view name, const Argument& value) {
   if (!has_parameter(name)) return false;
   Argument& argument = bound_.arguments.at(name);

@@ -30,6 +30,9 @@ class Edit {
   /// Also of a cache that is the same memory: value is key. Matrices that are shared are edited one by one.
   void set(std::string_view name, const Stored&);
 
+  /// A tensor that the call does not have.
+  void give(std::string_view name, const Stored&);
+
   bool has_parameter(std::string_view name) const;
   bool set(std::string_view name, const Argument& value);  // false where it is that already
   bool swap(std::string_view a, std::string_view b);       // tensors of one shape and type

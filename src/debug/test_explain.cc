@@ -25,6 +25,7 @@ struct Kind {
 const Kind kKinds[] = {
     {"quant_lightning_indexer", [](std::uint64_t s) { return indexer_case(true, s); }},
     {"lightning_indexer", [](std::uint64_t s) { return indexer_case(false, s); }},
+    {"lightning_indexer contiguous", contiguous_case},
     {"sparse_flash_attention", [](std::uint64_t s) { return sparse_case(false, s); }},
     {"kv_quant_sparse_flash_attention", [](std::uint64_t s) { return sparse_case(true, s); }},
     {"fused_infer_attention_score_v2", dense_case},

@@ -74,6 +74,24 @@ inline Case indexer_case(bool quantised, std::uint64_t seed) {
   return c;
 }
 
+/// Rows in one piece, as long as their tensors.
+inline Case contiguous_case(std::uint64_t seed) {
+  Random r(seed);
+  Case c;
+  c.call = "dsakit.lightning_indexer";
+  c.attributes["sparse_count"] = std::int64_t{32};
+  c.tensors["in.query"] = random_stored(r, DType::bf16, {2, 5, 8, 64});
+  c.tensors["in.key"] = random_stored(r, DType::bf16, {2, 200, 1, 64});
+  c.tensors["in.weights"] = random_stored(r, DType::bf16, {2, 5, 8}, -0.5f, 1);
+  // The newest key is one of the best.
+  for (std::int64_t b = 0; b < 2; ++b)
+    for (std::int64_t row = 0; row < 5; ++row)
+      for (std::int64_t d = 0; d < 64; ++d)
+        set_number(c.tensors["in.key"], ((b * 200 + 195 + row) * 64 + d),
+                   2 * number_at(c.tensors["in.query"].tensor(), ((b * 5 + row) * 8 + 3) * 64 + d));
+  return c;
+}
+
 inline Case sparse_case(bool packed, std::uint64_t seed) {
   Random r(seed);
   const PagedBatch batch(r);
