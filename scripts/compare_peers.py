@@ -313,10 +313,19 @@ TABLES = {
 }
 
 
+NOT_OF_PEERS = ("operators", "rungs", "transformers")  # measured for pages alone
+
+
 def renewed(page, report):
-    """The page with each `<!-- figures NAME -->` .. `<!-- end -->` filled anew."""
-    pattern = r"(<!-- figures (\w+) -->\n).*?(<!-- end -->)"
-    return re.sub(pattern, lambda m: f"{m[1]}{TABLES[m[2]](report)}\n{m[3]}", page, flags=re.S)
+    """The page with each `<!-- figures NAME ISA -->` .. `<!-- end -->` of the machine's best instruction set filled
+    anew, as far as that was measured."""
+
+    def table_of(match):
+        name, isa = match[2], match[3]
+        measured = name not in NOT_OF_PEERS or name in report
+        return f"{match[1]}{TABLES[name](report)}\n{match[4]}" if measured and isa == report["machine"]["isa"] else match[0]
+
+    return re.sub(r"(<!-- figures (\w+) (\w+) -->\n).*?(<!-- end -->)", table_of, page, flags=re.S)
 
 
 def main(arguments=None):
@@ -340,7 +349,7 @@ def main(arguments=None):
     if min(args.threads) < 1:
         parser.error(f"--threads is {min(args.threads)}, wanted 1 and more")
     report = json.loads(args.source.read_text()) if args.source else measure(args)
-    if "operators" not in report and (args.pages or args.markdown in ("operators", "rungs", "transformers")):
+    if args.markdown in NOT_OF_PEERS and args.markdown not in report:
         parser.error("the figures are those of the peers alone, wanted some of a run with --pages")
     report["limits"] = {int(n): limit for n, limit in report["limits"].items()}  # JSON has no numbers for names
     if args.json:

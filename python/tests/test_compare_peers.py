@@ -135,11 +135,21 @@ def test_without_torch_peers_are_absent_by_name(tmp_path):
     assert sum(line.startswith("quant_matmul ") and " us " in line for line in printed.splitlines()) == 2
 
 
-def test_pages_want_the_figures_of_pages(measured, module, capsys):
-    for wish in (["--pages"], ["--markdown", "rungs"]):
-        with pytest.raises(SystemExit, match="2"):
-            module.main(["--from", str(measured[0]), *wish])
-        assert "a run with --pages" in capsys.readouterr().err
+def test_tables_of_pages_want_their_figures(measured, module, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        module.main(["--from", str(measured[0]), "--markdown", "rungs"])
+    assert "a run with --pages" in capsys.readouterr().err
+
+
+def test_tables_are_renewed_of_the_own_machine_and_what_was_measured(measured, module):
+    report = json.loads(measured[0].read_text())
+    report["limits"] = {int(n): limit for n, limit in report["limits"].items()}
+    place = "<!-- figures {} {} -->\nold\n<!-- end -->\n".format
+    isa = report["machine"]["isa"]
+    assert module.renewed(place("peers", "another"), report) == place("peers", "another")
+    assert module.renewed(place("rungs", isa), report) == place("rungs", isa)
+    page = module.renewed("before\n" + place("peers", isa) + "behind", report)
+    assert page.startswith(f"before\n<!-- figures peers {isa} -->\n| operator") and page.endswith("|\n<!-- end -->\nbehind")
 
 
 @pytest.mark.parametrize(
@@ -159,6 +169,8 @@ def test_what_it_refuses(module, arguments, says, capsys):
 
 def test_pages_have_a_place_for_every_table():
     pages = "".join((ROOT / page).read_text() for page in ("README.md", "docs/performance.md"))
-    for table, times in dict(machine=1, peers=1, summary=1, operators=1, rungs=1, transformers=2).items():
-        assert pages.count(f"<!-- figures {table} -->\n") == times
-    assert pages.count("<!-- figures ") == 7 == pages.count("<!-- end -->")
+    peers = dict(machine=1, peers=1, summary=1)
+    for isa, tables in dict(avx512=peers | dict(operators=1, rungs=1, transformers=2), amx=peers).items():
+        for table, times in tables.items():
+            assert pages.count(f"<!-- figures {table} {isa} -->\n") == times
+    assert pages.count("<!-- figures ") == 10 == pages.count("<!-- end -->")
