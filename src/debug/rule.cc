@@ -246,10 +246,11 @@ Finding dsakit_rule(const Data& d, const Figures& f) {
   if (!is_float(d.dtype)) return one_step(d, f, 0.01);
   Figures figures = f;
   const std::vector<double> most = largest_of_rows(d);
-  const std::int64_t n = beyond(d, figures, [&](std::size_t i) { return 0x1p-6 * most[i]; });
+  // Two results are rounded: a step of the coarser type beside what the page allows.
+  const std::int64_t n = beyond(d, figures, [&](std::size_t i) { return 0x1p-6 * most[i] + 0x1p-7 * abs(d.g[i]); });
   return finding(d, figures, n == 0 && f.nonfinite == 0,
-                 text("%lld of %lld elements beyond 2^-6 of the largest |golden| of their row, at most 0", (long long)n,
-                      (long long)f.elements));
+                 text("%lld of %lld elements beyond 2^-6 of the largest |golden| of their row and a step, at most 0",
+                      (long long)n, (long long)f.elements));
 }
 
 Finding ascend_community(const Data& d, const Figures& f) {
