@@ -632,27 +632,30 @@ class Filling {
       std::int64_t apart = (std::int64_t{1} << 33) / (elements * std::max<std::int64_t>(use.pages, 1)) + 1;
       if (numbers.tensor().dtype == DType::i32)  // a number must fit
         apart = std::min(apart, 0x7fffffff / std::max<std::int64_t>(use.pages * use.per_page, 1));
-      for (std::int64_t i = 0; i < numbers.elements(); ++i) {
-        const std::int64_t n = integer_at(numbers.tensor(), i);
-        if (n >= 0 && n / use.per_page < use.pages)
-          set_number(numbers, i, double(n / use.per_page * apart * use.per_page + n % use.per_page));
+      // Runs of slots go on in the next page: their pages stay together, as the last ones.
+      const bool runs = use.numbers == "group_key_cache_idx";
+      const auto place = [&](std::int64_t page) { return runs ? page + use.pages * (apart - 1) : page * apart; };
+      for (std::int64_t i = 0; i < numbers.elements(); i += use.step) {
+        const std::int64_t n = integer_at(numbers.tensor(), i), page = n / use.per_page;
+        if (n >= 0 && page < use.pages) set_number(numbers, i, double(place(page) * use.per_page + n % use.per_page));
       }
-      const Integers needed = use.needed();
+      const Integers needed = use.entries_of(use.needed());
       Stored pages(io::file_dtype_of(DType::i64), {std::int64_t(needed.size())});
-      for (std::size_t i = 0; i < needed.size(); ++i) set_number(pages, std::int64_t(i), double(needed[i] * apart));
+      for (std::size_t i = 0; i < needed.size(); ++i)
+        set_number(pages, std::int64_t(i), double(place(needed[i] / use.entries) * use.entries + needed[i] % use.entries));
       for (const std::string_view cache : use.caches) {
         Stored* whole = stored(cache);
         if (!whole) continue;  // a view of another
         Integers shape = whole->shape;
         shape[0] = std::int64_t(needed.size());
         Stored part(*whole->type, shape);
-        const std::size_t bytes = whole->bytes->size() / std::size_t(std::max<std::int64_t>(use.pages, 1));
+        const std::size_t bytes = whole->bytes->size() / std::size_t(std::max<std::int64_t>(use.pages * use.entries, 1));
         for (std::size_t i = 0; i < needed.size(); ++i)
           std::memcpy(part.bytes->data() + i * bytes, whole->bytes->data() + std::size_t(needed[i]) * bytes, bytes);
         const std::string name(cache);
         Layout& layout = case_.layouts["in." + name];
         layout.pages = "pages." + name, layout.full = whole->shape;
-        layout.full->front() = use.pages * apart;
+        layout.full->front() = use.pages * apart * use.entries;
         case_.tensors[layout.pages] = pages;
         *whole = part;
       }

@@ -202,10 +202,11 @@ std::vector<double> largest_of_rows(const Data& d) {
   return most;
 }
 
-/// At most atol + rtol |g| off; a row without a key is 0 and nothing else.
+/// At most atol + rtol |g| off; a row without a key is 0, as is one of which a reference sees nothing above what
+/// underflows.
 Finding attention_rows(const Data& d, Figures f, double atol, double rtol) {
   const std::vector<double> most = largest_of_rows(d);
-  const std::int64_t n = beyond(d, f, [&](std::size_t i) { return most[i] == 0 ? 0 : atol + rtol * abs(d.g[i]); });
+  const std::int64_t n = beyond(d, f, [&](std::size_t i) { return most[i] == 0 ? 0x1p-126 : atol + rtol * abs(d.g[i]); });
   return finding(d, f, n == 0 && f.nonfinite == 0,
                  text("%lld of %lld elements beyond %.3g + %.3g * |golden|, rows of zeros equal; at most 0",
                       (long long)n, (long long)f.elements, atol, rtol));

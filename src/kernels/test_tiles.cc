@@ -397,8 +397,8 @@ TEST_F(TileProcessor, MultipliesCodes) {
   for (const auto [m, n, k] : {std::array{16, 16, 16}, {1, 16, 16}, {16, 3, 16}, {5, 7, 9}, {16, 16, 1}}) {
     for (auto* const x : {a, b, c})
       for (int i = 0; i < kTileSide * kTileSide; ++i) x[i] = std::int32_t(random.next());
-    compare(m, n, k, Tiles::dot_u8_i8<0, 1, 2>, [&] { machine.dot_codes(0, 1, 2, false, true); });
-    compare(m, n, k, Tiles::dot_i8_i8<0, 1, 2>, [&] { machine.dot_codes(0, 1, 2, true, true); });
+    compare(m, n, k, [] { Tiles::dot_u8_i8<0, 1, 2>(); }, [&] { machine.dot_codes(0, 1, 2, false, true); });
+    compare(m, n, k, [] { Tiles::dot_i8_i8<0, 1, 2>(); }, [&] { machine.dot_codes(0, 1, 2, true, true); });
   }
   EXPECT_EQ(different, 0);
 }
@@ -417,7 +417,7 @@ TEST_F(TileProcessor, AddsPairsInItsOrder) {
             std::memcpy(x + i, pair, sizeof pair);
           }
         for (std::int32_t& x : c) x = std::bit_cast<std::int32_t>(some());
-        compare(m, n, k, Tiles::dot_bf16<0, 1, 2>, [&] { machine.dot_bf16(0, 1, 2); });
+        compare(m, n, k, [] { Tiles::dot_bf16<0, 1, 2>(); }, [&] { machine.dot_bf16(0, 1, 2); });
       }
   EXPECT_EQ(different, 0);
 }
