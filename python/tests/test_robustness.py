@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bad input, one thing at a time: what it is answered, and that nothing has been written. Ids such as T06 or N13 are those
-of the documents; most rows are applied to every operator and every tensor they fit."""
+of the documents. What every operator and tensor gets is made in test_refusals_generated.py; these are their own rules."""
 
-import inspect
 import itertools
 
 import numpy as np
@@ -11,21 +10,11 @@ import pytest
 import dsakit
 from oracle.calls import CALLS, STRICT
 from oracle.capsule import capsule
-from oracle.cases import BF16, F, generator, uniform
+from oracle.cases import BF16, F, generator
 from oracle.harness import assert_same, both, operator, refused
+from oracle.refusals import backwards, frozen, share, spread
 
 INT32_MAX, INT32_MIN, INT64_MIN = 2**31 - 1, -(2**31), -(2**63)
-LENGTHS = {
-    "actual_seq_lengths_query",
-    "actual_seq_lengths_key",
-    "actual_seq_lengths_kv",
-    "actual_seq_len",
-    "kv_act_seqs",
-    "seq_lens",
-    "seq_offset",
-    "slot_mapping",
-}
-strided = np.lib.stride_tricks.as_strided
 
 
 class Row:
@@ -41,15 +30,11 @@ class Row:
         call = (CALLS | STRICT)[self.call]
         args = call.make()
         self.change(args)
-        guards = [v for k, v in args.items() if isinstance(v, np.ndarray) and self.guarded(k, v)]
+        guards = [v for v in args.values() if isinstance(v, np.ndarray) and v.nbytes < 2**20]  # not weights of full size
         function = operator(call.operator, impl)
         error = refused(lambda: function(**args), call.operator, self.status, self.parameter, self.position, guards)
         for part in self.says:
             assert part in str(error), str(error)
-
-    def guarded(self, name, value):
-        """What must keep its bytes: but for views that reach outside their memory, and weights of full size."""
-        return value.nbytes < 2**20 and not self.id.startswith("T10 buffer")
 
 
 def put(new):
@@ -76,136 +61,10 @@ def wider(array):
     return view
 
 
-def spread(array):
-    """The same numbers with innermost stride 2."""
-    buffer = np.zeros((*array.shape[:-1], array.shape[-1] * 2), array.dtype)
-    buffer[..., ::2] = array
-    return buffer[..., ::2]
-
-
-def backwards(array):
-    """The same numbers, all strides negative."""
-    flip = (slice(None, None, -1),) * array.ndim
-    return np.ascontiguousarray(array[flip])[flip]
-
-
-def misaligned(array):
-    buffer = np.zeros(array.nbytes + array.itemsize, np.uint8)
-    view = buffer[1 : 1 + array.nbytes].view(array.dtype).reshape(array.shape)
-    view[...] = array
-    return view
-
-
-def frozen(array):
-    array.flags.writeable = False
-    return array
-
-
 def longer(array, axis):
     """One more of the last along an axis."""
     last = np.take(array, [-1], axis)
     return np.concatenate([array, last], axis)
-
-
-def share(a, b):
-    """Copies of both in one buffer: the last bytes of the first are the first bytes of the second."""
-    start = (a.nbytes - 1) // 64 * 64
-    size = max(a.nbytes, start + b.nbytes)
-    buffer = np.zeros(size + 64, np.uint8)
-    first = buffer[: a.nbytes].view(a.dtype).reshape(a.shape)
-    second = buffer[start : start + b.nbytes].view(b.dtype).reshape(b.shape)
-    first[...] = a
-    return first, second
-
-
-def overlapping(a, b):
-    def change(args):
-        args[a], args[b] = share(args[a], args[b])
-
-    return change
-
-
-def memory_rows(name, call):
-    """Rows T, for every tensor of a call."""
-    args = call.make()
-    shape_or_length = {"INVALID_SHAPE", "INVALID_SEQLEN"}
-    for tensor in call.tensors():
-        good, written = args[tensor], tensor in call.written
-        row = lambda id, change, status, parameter=tensor, position="", says=(): Row(
-            f"{id} {tensor}", name, change, status, parameter, position, says
-        )
-        at = lambda f, tensor=tensor: {tensor: f}
-        yield row("T01", at(lambda v: capsule(v, data=None)), "INVALID_ARGUMENT", says="no memory")
-        yield row("T03", at(lambda v: capsule(v, shape=(*v.shape[:-1], -v.shape[-1]))), shape_or_length)
-        huge = (2**62, 8) + good.shape[2:] if good.ndim > 1 else (2**62 + 2**61,)
-        if good.ndim > 1 or good.itemsize > 1:
-            yield row("T04", at(lambda v, s=huge: capsule(v, shape=s)), shape_or_length)
-        yield row("T04 zero", at(lambda v: capsule(v, shape=(2**62, 2**62, 0))), shape_or_length)
-        if good.itemsize > 1:
-            fits = (2**62, *good.shape[1:-1], 1) if good.ndim > 1 else (2**62,)
-            yield row("T05", at(lambda v, s=fits: capsule(v, shape=s)), shape_or_length)
-        if tensor != "quant_scale_out":  # one element, of any rank
-            yield row("T06 none", at(lambda v: v.reshape(-1)[:1].reshape(())), shape_or_length)
-        yield row("T06 nine", at(lambda v: v.reshape((1,) * (9 - v.ndim) + v.shape)), "INVALID_SHAPE")
-        if good.size > 1:
-            yield row("T10 overflow", at(lambda v: capsule(v, strides=(2**61,) * v.ndim)), "INVALID_STRIDE")
-        if good.itemsize > 1:
-            yield row("T11", at(misaligned), "MISALIGNED", says="aligned")
-        if good.shape[-1] > 1:
-            yield row("T13", at(spread), "INVALID_STRIDE", says="innermost stride 2")
-            yield row(
-                "T08 innermost",
-                at(lambda v: np.broadcast_to(v[..., :1], v.shape)),
-                {"INVALID_STRIDE", "INVALID_DEVICE"},
-            )
-            long = lambda v: strided(v, v.shape, (v.strides[0] * 9, *v.strides[1:]))
-            if good.shape[0] > 1 and good.ndim > 1:
-                yield row("T10 buffer", at(long), "INVALID_STRIDE")
-        disagree = {"key", "value"} if tensor == "key" else tensor
-        moves = call.operator.startswith(("scatter_", "gather_", "store_"))
-        if moves:  # of any dtype, the same everywhere: which one differs is for either to say
-            disagree = set(call.tensors())
-        double = lambda v: v.astype(np.float64) if v.dtype != BF16 else v.astype(F).astype(np.float64)
-        yield row("T14", at(double), "INVALID_DTYPE", disagree, says="float64")
-        if tensor != "atten_mask":
-            yield row("T14 bool", at(lambda v: np.ones(v.shape, bool)), "INVALID_DTYPE", disagree, says="bool")
-        if good.dtype == np.int32 and tensor not in LENGTHS:
-            yield row("T14 int64", at(lambda v: v.astype(np.int64)), "INVALID_DTYPE", says=("int64", "wanted int32"))
-        if good.dtype == np.int64 and not moves:
-            yield row(
-                "T14 int32",
-                at(lambda v: np.clip(v, -1, 99).astype(np.int32)),
-                "INVALID_DTYPE",
-                says=("int32", "wanted int64"),
-            )
-        yield row("T15 order", at(lambda v: np.zeros(v.shape, ">f4")), "INVALID_DTYPE")
-        yield row("T15 object", at(lambda v: np.zeros(v.shape, object)), "INVALID_DTYPE")
-        yield row("T15 record", at(lambda v: np.zeros(v.shape, [("a", "f4")])), "INVALID_DTYPE")
-        yield row("T16 device", at(lambda v: capsule(v, device=2)), "INVALID_DEVICE")
-        yield row("X03 lanes", at(lambda v: capsule(v, lanes=2)), "INVALID_DTYPE")
-        yield row("X03 bits", at(lambda v: capsule(v, bits=7)), "INVALID_DTYPE")
-        yield row("X03 version", at(lambda v: capsule(v, version=2)), "INVALID_DTYPE")
-        yield row("not an array", at(lambda v: object()), "INVALID_DTYPE", says="object")
-        if written:
-            yield row("T07", at(backwards), "INVALID_STRIDE") if good.shape[0] > 1 else None
-            axis = int(np.argmax(np.array(good.shape) > 1))
-            shared = (*good.strides[:axis], 0, *good.strides[axis + 1 :])
-            yield row("T09", at(lambda v, s=shared: strided(v, v.shape, s)), "INVALID_STRIDE")
-            yield row("T16", at(frozen), "INVALID_DEVICE", says="read-only")
-        elif tensor not in call.optional:
-            yield row("T18", {tensor: None}, "INVALID_ARGUMENT", says="is missing")
-    for written in call.written:
-        for other in call.tensors():
-            if written != other and args[other].nbytes > 0:
-                kind = "A02" if other in call.written else "A01"
-                yield Row(
-                    f"{kind} {written} {other}",
-                    name,
-                    overlapping(other, written),
-                    "ALIASED",
-                    {written, other},
-                    says="overlaps",
-                )
 
 
 def shape_rows(name, call):
@@ -243,43 +102,6 @@ def shape_rows(name, call):
                 set(call.tensors()) | counts,
                 position=None,
             )
-
-
-def attribute_rows(name, call):
-    """P01, P08 for every attribute."""
-    signature = inspect.signature(getattr(dsakit, call.operator))
-    args = call.make()
-    for attribute, parameter in signature.parameters.items():
-        value = args.get(attribute, parameter.default)
-        row = lambda id, given, status, says=(): Row(
-            f"{id} {attribute}", name, {attribute: given}, status, attribute, says=says
-        )
-        if attribute in ("tile_config", "rope_cfg", "query_dtype", "key_dtype", "dst_type", "dtype", "rope_dtype", "output_dtype"):
-            continue
-        if isinstance(value, bool):
-            yield row("P08 int", 1, "INVALID_DTYPE")
-        elif isinstance(value, int):
-            yield row("P08 bool", True, "INVALID_DTYPE", "bool")
-            yield row("P08 float", 2.5, "INVALID_DTYPE", "float")
-            yield row("P08 string", "1", "INVALID_DTYPE")
-            yield row("P08 beyond", 2**63, "INVALID_DTYPE")
-            yield row("P08 beneath", -(2**63) - 1, "INVALID_DTYPE")
-        elif isinstance(value, float):
-            yield row("P08 bool", True, "INVALID_DTYPE")
-            yield row("P08 string", "1.0", "INVALID_DTYPE")
-            yield row("P08 complex", 1j, "INVALID_DTYPE")
-        elif isinstance(value, str):
-            yield row("P01", "nonsense", "INVALID_ARGUMENT", "nonsense")
-            yield row("P01 empty", "", "INVALID_ARGUMENT")
-            yield row("P01 long", "x\n" * 5000, "INVALID_ARGUMENT")
-            yield row("P08 number", 3, "INVALID_DTYPE")
-        if "epsilon" in attribute:
-            for bad in (0.0, -1e-5, float("nan"), float("inf"), -0.0, 1e-60):
-                yield row(f"P03 {bad}", bad, "INVALID_ARGUMENT")
-    others = ("quant_scale_p",)
-    for reserved in signature.parameters:
-        if (reserved.endswith("_dtype") and reserved not in ("rope_dtype", "output_dtype")) or reserved in others:
-            yield Row(f"P07 {reserved}", name, {reserved: 1}, "UNSUPPORTED", reserved, says="reserved")
 
 
 def i32(*values):
@@ -691,9 +513,7 @@ def dynamic_rows():
 
 def all_rows():
     for name, call in CALLS.items():
-        yield from memory_rows(name, call)
         yield from shape_rows(name, call)
-        yield from attribute_rows(name, call)
     yield from indexer_rows()
     yield from attention_rows()
     yield from prolog_rows()
