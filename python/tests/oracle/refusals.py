@@ -8,6 +8,7 @@ from typing import Any, Callable
 import numpy as np
 
 import dsakit
+import dsakit.debug
 from dsakit import _core
 
 from .calls import CALLS
@@ -445,6 +446,22 @@ def good_bits(face, name):
     args = CALLS[name].make()
     result = face.call(name, args)
     return bits(result), bits([args[w] for w in CALLS[name].written])
+
+
+def case_of(name, args):
+    """The call as a case; memory for results is no part of one."""
+    operator = CALLS[name].operator
+    case = dsakit.debug.Case(f"dsakit.{operator}")
+    for key, value in args.items():
+        f = FIELDS[operator][key]
+        if f["role"] == "out" or value is None:
+            continue
+        for i, part in enumerate(value if f["list"] else [value]):
+            if isinstance(part, np.ndarray):
+                case[f"in.{key}.{i}" if f["list"] else f"in.{key}"] = part
+            else:
+                case.attributes[key] = part
+    return case
 
 
 def arrays(args):
