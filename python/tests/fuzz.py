@@ -333,26 +333,26 @@ def main():
     faulthandler.enable()
     given.folder.mkdir(parents=True, exist_ok=True)
     dsakit.set_num_threads(2)
-    target = TARGETS[given.target](given.folder)
-    count, inner = [0], target.hypothesis.inner_test
-
-    def counted(*args, **kwargs):
-        count[0] += 1
-        inner(*args, **kwargs)
-
-    target.hypothesis.inner_test = counted
+    count, end, seed = 0, time.monotonic() + given.seconds, given.seed
     always = dict(database=None, deadline=None, suppress_health_check=list(hypothesis.HealthCheck), print_blob=True)
-    end, seed = time.monotonic() + given.seconds, given.seed
     while True:
-        derandomize = given.seconds == 0
-        run = hypothesis.settings(max_examples=given.examples, derandomize=derandomize, **always)(target)
-        if not derandomize:
+        target = TARGETS[given.target](given.folder)
+        inner = target.hypothesis.inner_test
+
+        def counted(*args, inner=inner, **kwargs):
+            nonlocal count
+            count += 1
+            inner(*args, **kwargs)
+
+        target.hypothesis.inner_test = counted
+        run = hypothesis.settings(max_examples=given.examples, derandomize=given.seconds == 0, **always)(target)
+        if given.seconds:
             run = hypothesis.seed(seed)(run)
         run()
         seed += 1
         if time.monotonic() >= end:
             break
-    print(f"{given.target}: {count[0]} examples, seeds {given.seed}..{seed - 1}")
+    print(f"{given.target}: {count} examples, seeds {given.seed}..{seed - 1}")
 
 
 if __name__ == "__main__":
