@@ -291,7 +291,7 @@ class Binding {
       Stored& copy = made[g.origin.key];
       if (!copy.type) {
         copy = Stored(*stored.type, stored.shape);
-        std::memcpy(copy.bytes->data(), stored.bytes->data(), stored.bytes->size());
+        std::copy_n(stored.bytes->data(), stored.bytes->size(), copy.bytes->data());
         bound_.memory.push_back(copy);
       }
       const auto* first = stored.bytes->data();

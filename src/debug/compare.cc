@@ -178,7 +178,7 @@ Bits compare_bits(const Pair& pair, bool nan_fails) {
   const auto *a = static_cast<const std::byte*>(pair.recorded.data),
              *b = static_cast<const std::byte*>(pair.computed.data);
   if (!nan_fails && pair.rows.empty() && is_dense(pair.recorded) && is_dense(pair.computed) &&
-      std::memcmp(a, b, std::size_t(pair.recorded.elements()) * size) == 0) {
+      std::equal(a, a + std::size_t(pair.recorded.elements()) * size, b)) {
     bits.elements = pair.recorded.elements();
     return bits;
   }

@@ -58,7 +58,7 @@ class Executing {
       const Stored& memory = outcome.memory.emplace_back(
           io::file_dtype_of(wanted.dtype), Integers(wanted.shape.begin(), wanted.shape.begin() + wanted.rank));
       *t = memory.tensor();
-      std::memset(memory.bytes->data(), fill, memory.bytes->size());
+      std::fill_n(memory.bytes->data(), memory.bytes->size(), static_cast<std::byte>(fill));
     }
   }
 

@@ -62,7 +62,7 @@ class Filling {
         case_.layouts[key].format = "NZ", case_.layouts[key].shape = t.shape;
       }
       Stored& stored = case_.tensors[key] = Stored(io::file_dtype_of(t.dtype), shape);
-      std::memset(stored.bytes->data(), 0, stored.bytes->size());
+      std::fill_n(stored.bytes->data(), stored.bytes->size(), std::byte{});
       fill(p, t, stored);
     }
     if (is_levels()) levels();
@@ -501,7 +501,7 @@ class Filling {
     Stored &query = *stored(names_.query), &key = *stored(names_.key);
     for (const std::string_view zero :
          {std::string_view("query_rope"), std::string_view("key_rope"), std::string_view("key_rope_2d")})
-      if (Stored* s = stored(zero)) std::memset(s->bytes->data(), 0, s->bytes->size());
+      if (Stored* s = stored(zero)) std::fill_n(s->bytes->data(), s->bytes->size(), std::byte{});
     for (const std::string_view one :
          {"key_dequant_scale", "query_dequant_scale", "k_nope_scales", "dequant_scale_key", "dequant_scale_query"})
       if (Stored* s = stored(one))

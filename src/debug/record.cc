@@ -48,7 +48,7 @@ Stored nz_storage(const Tensor& t) {
   Integers shape(t.shape.begin(), t.shape.begin() + t.rank - 2);
   shape.insert(shape.end(), {(n + c0 - 1) / c0, (k + 15) / 16, 16, c0});
   Stored stored(io::file_dtype_of(t.dtype), shape);
-  std::memcpy(stored.bytes->data(), t.data, stored.bytes->size());
+  std::copy_n(static_cast<const std::byte*>(t.data), stored.bytes->size(), stored.bytes->data());
   return stored;
 }
 
