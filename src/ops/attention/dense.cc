@@ -23,10 +23,10 @@ std::size_t workspace(const Problem& p, int threads, bool same_products) {
 
 void run(const Problem& p, Call& call, std::byte* memory) noexcept {
   std::int64_t longest = 1;
-  double pairs = 0;  // of a query row and a key
+  double pairs = 0, keys = 0;  // pairs of a query row and a key
   for (const Sequence* s = p.sequence; s < p.sequence + p.sequences; ++s) {
     longest = std::max(longest, s->queries);
-    pairs += double(s->queries) * double(s->keys);
+    pairs += double(s->queries) * double(s->keys), keys += double(s->keys);
   }
   Plan plan(p, longest, call.same_products());
   Carver carver(memory);
@@ -35,8 +35,11 @@ void run(const Problem& p, Call& call, std::byte* memory) noexcept {
   for (std::int64_t b = 0; b < p.sequences; ++b)
     first_tile[b + 1] = first_tile[b] + plan.steps(b) * p.kv_heads * plan.head_blocks;
   plan.first_tile = first_tile, plan.tiles = first_tile[p.sequences];
+  const double scores = pairs * double(p.kv_heads * p.group), width = double(p.width + p.rope + p.value),
+               bytes = p.kv_type == DType::i32 ? 0.5 : double(size_of(p.kv_type));  // eight codes a word
   Schedule(plan, call.threads())
-      .run(call, memory + carver.bytes(), pairs * double(p.kv_heads * p.group) * (p.width + p.rope + p.value));
+      .run(call, memory + carver.bytes(),
+           {.bytes = keys * double(p.kv_heads) * width * bytes, .products = scores * width, .elements = scores / 4});
 }
 
 }  // namespace dsakit::attention::dense

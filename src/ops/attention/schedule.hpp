@@ -80,9 +80,9 @@ class Schedule {
 
   std::size_t bytes() const { return std::size_t(lanes_) * lane_bytes_ + std::size_t(slots_) * slot_bytes_; }
 
-  void run(Call& call, std::byte* memory, double products) const {
+  void run(Call& call, std::byte* memory, const Work& work) const {
     call.choice("tiles", tiles_), call.choice("tiles at a time", group_), call.choice("chunks shared", split_);
-    (this->*(split_ ? &Schedule::run_split : &Schedule::run_whole))(call, memory, {.products = products});
+    (this->*(split_ ? &Schedule::run_split : &Schedule::run_whole))(call, memory, work);
   }
 
  private:

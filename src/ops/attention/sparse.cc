@@ -371,7 +371,8 @@ void run(const Problem& p, const Token* token, Call& call, std::byte* memory) no
   double positions = 0;
   for (std::int64_t t = 0; t < p.tokens; ++t) positions += double(token[t].count);
   const Plan plan(p, token, call.same_products());
-  Schedule(plan, call.threads()).run(call, memory, positions * double(p.heads) * (2 * p.latent + p.rope));
+  Schedule(plan, call.threads())
+      .run(call, memory, {.products = positions * double(p.heads) * (2 * p.latent + p.rope)});
 }
 
 }  // namespace dsakit::attention::sparse
