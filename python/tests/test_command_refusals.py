@@ -47,7 +47,10 @@ def _same_disk(path):
     [
         ([], "subcommand"),
         (["nonsense"], ("subcommand is 'nonsense'", "nearest: ")),
-        (["frob"], ("subcommand is 'frob'", "run, plan, convert, layer, demo, bench, dist-bench, inspect, info, describe")),
+        (
+            ["frob"],
+            ("subcommand is 'frob'", "run, plan, convert, layer, demo, bench, dist-bench, inspect, info, describe"),
+        ),
         (["rnu"], "nearest: run"),
         (["inspct", "x"], "nearest: inspect"),
         (["x" * 1000], "nearest: "),
@@ -163,3 +166,14 @@ def test_environment():
     for variable in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"):  # the wheel has no MPI
         refused(2, "dist-bench", says=(f"started 4 processes ({variable})", "no MPI"), **{variable: "4"})
     refused(4, "run", says="DSAKIT_MEM_LIMIT", DSAKIT_MEM_LIMIT="1000")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="has no /dev/full")
+@pytest.mark.parametrize(
+    "words", [["describe", "--json"], ["info"], ["inspect", TINY / "model.safetensors"]], ids=lambda w: w[0]
+)
+@pytest.mark.xfail(strict=True, reason="what cannot be written is lost in silence, or ends in std::terminate")
+def test_a_full_disk(words):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([COMMAND, *words], stdout=full, stderr=subprocess.PIPE, timeout=1800)
+    assert done.returncode == 3 and done.stderr.count(b"\n") == 1, done

@@ -15,7 +15,19 @@ import pytest
 import dsakit
 from dsakit import debug
 from oracle.calls import CALLS
-from oracle.refusals import FIELDS, Dispatched, Numpy, Spelled, Torch, TorchNpu, answer, breaks, case_of, good_bits
+from oracle.refusals import (
+    FIELDS,
+    KNOWN,
+    Dispatched,
+    Numpy,
+    Spelled,
+    Torch,
+    TorchNpu,
+    answer,
+    breaks,
+    case_of,
+    good_bits,
+)
 
 HERE = pathlib.Path(__file__).parent
 TABLE = list(csv.DictReader((HERE / "robustness_cases.tsv").open(encoding="utf-8"), delimiter="\t"))
@@ -29,8 +41,6 @@ FACES = {
     "torch.ops": (Dispatched, 3000),
     "torch_npu": (TorchNpu, 2000),
 }
-# Rows that the library answers otherwise, and why.
-KNOWN = {("P01", "level long"): "control characters of a level are not escaped"}
 
 
 @functools.cache
@@ -80,7 +90,7 @@ def test_refused(face, name):
 
 @every_face
 @pytest.mark.parametrize("row", KNOWN, ids=" ".join)
-@pytest.mark.xfail(strict=True, reason="as KNOWN says")
+@pytest.mark.xfail(strict=True, reason="as oracle.refusals.KNOWN says")
 def test_known_faults(face, row):
     asked = [b for name in face.calls() for b in breaks(name) if (b.id, b.what) == row and face.takes(b)]
     if not asked:
