@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 
 import dsakit
 from dsakit import debug
+from oracle import capsule
 from oracle.calls import CALLS
 from oracle.refusals import FIELDS, Numpy, bits, case_of
 
@@ -234,6 +235,65 @@ def words(folder):
     return target
 
 
+def arguments(folder):
+    """Command lines by chance, of the commands that are quick: an exit code of the list, at most one line on stderr."""
+    (folder / "x.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
+    commands = [
+        "describe",
+        "info",
+        "inspect",
+        "replay",
+        "check",
+        "diff",
+        "verbose",
+        "explain",
+        "descrbe",
+        "",
+        "-",
+        "--version",
+    ]
+    some = [
+        "--json",
+        "--isa",
+        "--threads",
+        "--reference",
+        "--quiet",
+        "--rule",
+        "--help",
+        "--",
+        "-",
+        "-h",
+        "=",
+        "--isa=",
+        "all",
+    ]
+    some += [
+        "1,2",
+        "0",
+        "-1",
+        "99999999999999999999",
+        "1e9",
+        "nan",
+        "rms_norm",
+        "rms_nrm",
+        str(folder),
+        "x.safetensors",
+        "..",
+        "/",
+    ]
+    texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs", "Cc"]), max_size=12)
+
+    @hypothesis.given(st.sampled_from(commands), st.lists(st.one_of(st.sampled_from(some), texts), max_size=5))
+    def target(command, more):
+        done = subprocess.run(
+            [PACKAGE / "bin" / "dsakit", command, *more], cwd=folder, capture_output=True, timeout=600
+        )
+        lines = done.stderr.count(b"\n")
+        assert done.returncode in (0, 1, 2, 3, 4) and lines <= 1 and (lines == 1) == (done.returncode > 1), (more, done)
+
+    return target
+
+
 # ---- calls
 
 DTYPES = ["int8", "uint8", "int32", "int64", "float16", "float32", "float64", "bool"]
@@ -319,7 +379,41 @@ def call(folder):
     return target
 
 
-TARGETS = dict(header=header, checkpoint=checkpoint, case=case, inspect=words, call=call)
+HUGE = [2**60, 2**62, 2**63 - 1, -(2**63)]
+SIZES = st.one_of(st.integers(0, 5), st.sampled_from([-1, *HUGE]))
+STRIDES = st.one_of(st.integers(-1, 64), st.sampled_from(HUGE))  # none that a caller's memory might have
+
+
+def capsules(folder):
+    """DLPack capsules of any shape, strides, dtype, device and version in the middle of 64 KiB: what small numbers say stays
+    inside of them, and what large ones say is refused."""
+    memory = np.ones(1 << 16, np.uint8)
+
+    @hypothesis.given(
+        st.sampled_from([np.float32, np.float16, np.int8, np.int64]),
+        st.lists(SIZES, max_size=4),
+        st.one_of(st.none(), st.lists(STRIDES, min_size=4, max_size=4)),
+        st.sampled_from([0, 0, 0, 2, 3, 64]),
+        st.sampled_from(
+            [{}, {}, {}, dict(device=2), dict(bits=7), dict(bits=0), dict(lanes=0), dict(version=1), dict(version=9)]
+        ),
+    )
+    def target(dtype, shape, strides, offset, odd):
+        strides = None if strides is None else strides[: len(shape)]
+        given = dict(shape=shape, strides=strides, data=1 << 15, byte_offset=offset) | odd
+        (folder / "last.txt").write_text(repr((dtype, given)))
+        gamma = np.ones(shape[-1] if shape and 0 <= shape[-1] < 6 else 1, dtype)
+        for function in (dsakit.rms_norm, dsakit.reference.rms_norm):
+            sentence(lambda: function(capsule.capsule(memory.view(dtype), **given), gamma))
+        sentence(lambda: dsakit.dynamic_quant(capsule.capsule(memory.view(dtype), **given)))
+        capsule._alive.clear()
+
+    return target
+
+
+TARGETS = dict(
+    header=header, checkpoint=checkpoint, case=case, inspect=words, arguments=arguments, call=call, capsules=capsules
+)
 
 
 def main():

@@ -177,3 +177,21 @@ def test_a_full_disk(words):
     with open("/dev/full", "w") as full:
         done = subprocess.run([COMMAND, *words], stdout=full, stderr=subprocess.PIPE, timeout=1800)
     assert done.returncode == 3 and done.stderr.count(b"\n") == 1, done
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["describe"],
+        ["info"],
+        ["bench"],
+        ["replay", "x", "--threads"],
+        ["run", TINY, "--mode"],
+        ["explain", "x", "--try"],
+    ],
+    ids=lambda w: w[0],
+)
+@pytest.mark.xfail(strict=True, reason="control characters of arguments are not escaped")
+def test_control_characters(words):
+    done = subprocess.run([COMMAND, *words, "a\n\x1b[31mb"], capture_output=True, timeout=1800)
+    assert done.returncode == 2 and done.stderr.decode().rstrip("\n").isprintable(), done.stderr

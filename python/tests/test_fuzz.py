@@ -14,7 +14,7 @@ pytest.importorskip("hypothesis")
 
 HERE = pathlib.Path(__file__).parent
 SECONDS = float(os.environ.get("DSAKIT_FUZZ_SECONDS", "0"))
-EXAMPLES = dict(header=1000, checkpoint=100, case=200, inspect=40, call=500)
+EXAMPLES = dict(header=1000, checkpoint=100, case=200, inspect=40, arguments=60, call=500, capsules=300)
 
 
 @pytest.mark.parametrize("target", EXAMPLES)
