@@ -2,6 +2,7 @@
 """Damaged files and calls: fuzz.py, each target in a process of its own, since what is looked for would end it. The same few
 examples each time; DSAKIT_FUZZ_SECONDS=3600 draws others for an hour a target."""
 
+import json
 import os
 import pathlib
 import re
@@ -9,6 +10,8 @@ import subprocess
 import sys
 
 import pytest
+
+import dsakit
 
 pytest.importorskip("hypothesis")
 
@@ -30,3 +33,16 @@ def test_fuzz(target, tmp_path):
     assert done.returncode == 0, f"exit {done.returncode}, input in {tmp_path}\n{text[-6000:]}"
     print(text)
     assert int(re.search(r"(\d+) examples", text)[1]) >= EXAMPLES[target] * 0.9
+
+
+@pytest.mark.xfail(
+    strict=True, reason="memory goes by index_topk, not by the keys that there are, and its refusal is no sentence"
+)
+def test_a_selection_longer_than_any_text(model_folder, tmp_path):
+    config = json.loads((model_folder / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | dict(index_topk=2**31 - 1)))
+    (tmp_path / "model.safetensors").symlink_to(model_folder / "model.safetensors")
+    try:
+        dsakit.Model(tmp_path).logits([1, 2, 3])
+    except dsakit.Error as error:
+        assert ", wanted " in str(error)
