@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <new>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "commands.hpp"
@@ -334,7 +336,7 @@ int main(int argc, char** argv) {
     return app.exit(e) == 0 ? 0 : 2;
   }
 
-  try {
+  const auto command = [&] {
     if (*run_command) return run(run_options);
     if (*plan_command) return plan(plan_options);
     if (*convert_command) return convert(convert_options);
@@ -357,8 +359,18 @@ int main(int argc, char** argv) {
     if (*describe_command) return describe(describe_options);
     std::fputs(dsakit::io::describe(inspected).c_str(), stdout);
     return 0;
+  };
+  try {
+    const int status = command();
+    if (std::fflush(stdout) != 0 || std::ferror(stdout)) throw std::system_error(errno, std::generic_category());
+    return status;
   } catch (const dsakit::Error& e) {
     return failed(e);
+  } catch (const std::system_error& e) {  // of fmt, too
+    const dsakit::Error cannot(dsakit::Status::io_error, "dsakit", "output", "",
+                               "cannot be written: " + e.code().message(), "room for all of it");
+    std::fclose(stdout);  // what is left of it has nowhere to go
+    return failed(cannot);
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "dsakit: out of memory\n");
     return 4;
