@@ -176,6 +176,9 @@ def _remove() -> None:
 
     for space, name in _defined:
         vars(getattr(torch.ops, space)).pop(name, None)
+    for space in {space for space, _ in _defined}:
+        names = getattr(torch.ops, space)._dir  # that torch has met: torch.export and inductor look all of them up
+        names[:] = [name for name in names if (space, name) not in _defined]
     while _kernels:
         _kernels.popitem()[1]._destroy()
     device.restore()
