@@ -19,16 +19,6 @@
 namespace dsakit::debug {
 namespace {
 
-std::vector<std::string> cases_in(const std::string& folder) {
-  std::vector<std::string> all;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    const std::string name = entry.path().filename();
-    if (name.ends_with(".safetensors") && !name.starts_with("weight-") && name[0] != '.') all.push_back(entry.path());
-  }
-  std::sort(all.begin(), all.end());
-  return all;
-}
-
 /// The one case of a folder, which computes what it has recorded.
 Case only_case(const io::TestFolder& folder) {
   const auto all = cases_in(folder.path());

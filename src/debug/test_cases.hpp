@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <algorithm>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,17 @@ Stored stored(std::vector<std::int64_t> shape, const std::vector<T>& values) {
   Stored s(io::file_dtype_of(dtype_of<T>), std::move(shape));
   std::copy(values.begin(), values.end(), reinterpret_cast<T*>(s.bytes->data()));
   return s;
+}
+
+/// The files of a recording, in order.
+inline std::vector<std::string> cases_in(const std::string& folder) {
+  std::vector<std::string> all;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename();
+    if (name.ends_with(".safetensors") && !name.starts_with("weight-") && name[0] != '.') all.push_back(entry.path());
+  }
+  std::sort(all.begin(), all.end());
+  return all;
 }
 
 /// quant_lightning_indexer over pages: two sequences of 40 and 23 keys in pages of 16, of 9 pages; `table` as given.

@@ -11,6 +11,7 @@
 #include "debug/compare.hpp"
 #include "debug/golden.hpp"
 #include "debug/spelling.hpp"
+#include "debug/test_cases.hpp"
 #include "dsakit/capture.hpp"
 #include "dsakit/error.hpp"
 #include "io/test_folder.hpp"
@@ -40,16 +41,6 @@ std::string text_of(const std::pair<std::string, Settings>& call) {
   std::string text = call.first;
   for (const auto& [name, value] : call.second) text += " " + name + "=" + value;
   return text;
-}
-
-std::vector<std::string> cases_in(const std::string& folder) {
-  std::vector<std::string> all;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    const std::string name = entry.path().filename();
-    if (name.ends_with(".safetensors") && !name.starts_with("weight-") && name[0] != '.') all.push_back(entry.path());
-  }
-  std::sort(all.begin(), all.end());
-  return all;
 }
 
 void expect_same_bits(const Case& c, Context& context, const std::string& which) {

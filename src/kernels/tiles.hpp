@@ -305,6 +305,7 @@ void index_scores_on_tiles(const IndexQueryI8& query, const std::int8_t* key, st
 }
 
 // ---- GEMV of pairs: keys where they lie are rows of a tile, and the words of the query are rows of another ----------
+// No rows ahead are asked for, neither here nor of values: the prefetchers of the hardware are faster (docs/notes/0015-amx.md).
 
 struct TileKeys {
   const std::byte* const* keys;
@@ -441,6 +442,13 @@ DSAKIT_INLINE void add_columns(const char* columns) {
   });
 }
 
+template <class Tiles>
+DSAKIT_INLINE void store_columns(float* sums) {
+  unrolled<4>([sums]<int C>() __attribute__((always_inline)) {
+    Tiles::template store<C>(sums + C * kTileSide, kGroupBytes);
+  });
+}
+
 /// One row of sums, its columns where they belong.
 template <class V>
 DSAKIT_INLINE void order_columns(const float* sums, float* y) {
@@ -476,9 +484,7 @@ void gemv_sums_of_pairs_on_tiles(const bf16* weights, std::ptrdiff_t pitch, int 
       load_weights<V, Tiles>(weights + j, pitch, n, least(count - j, kPairRows), tail);
       add_columns<Tiles>(pairs[j / kPairRows % 2]);
     }
-    unrolled<4>([&]<int C>() __attribute__((always_inline)) {
-      Tiles::template store<C>(tile + C * kTileSide, kGroupBytes);
-    });
+    store_columns<Tiles>(tile);
     for (int r = 0; r < n; ++r) order_columns<V>(tile + r * kPanel, sums + r * kPanel);
   }
   Tiles::release();
@@ -508,9 +514,7 @@ DSAKIT_INLINE void add_strip(const Strip<bf16>& strip, int m, int count, int col
     if (columns - column >= kPanel) rows_of.template operator()<true>();
     else rows_of.template operator()<false>();
     add_columns<Tiles>(to);
-    unrolled<4>([&]<int C>() __attribute__((always_inline)) {
-      Tiles::template store<C>(sums + C * kTileSide, kGroupBytes);
-    });
+    store_columns<Tiles>(sums);
     // Of the next rows as much as these columns have, row by row.
     for (int line = 0; line < count * 2 && !Nz; ++line, from += kTileBytes) {
       if (from >= columns * int(sizeof(bf16))) from = 0, row += strip.pitch * std::ptrdiff_t(sizeof(bf16));
@@ -591,9 +595,7 @@ void product_of_scaled_on_tiles(const bf16* a, std::ptrdiff_t a_stride, int m, S
         add_columns<Tiles>(columns);
       }
     }
-    unrolled<4>([&]<int C>() __attribute__((always_inline)) {
-      Tiles::template store<C>(sums + C * kTileSide, kGroupBytes);
-    });
+    store_columns<Tiles>(sums);
     for (int r = 0; r < m; ++r)
       for (int i = 0; i < kPanel; i += V::kLanes) {
         float* const to = c + r * c_stride + i;
