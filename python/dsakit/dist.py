@@ -16,6 +16,7 @@ import struct
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -89,6 +90,7 @@ class PeersMissing(RuntimeError):
 class _Work:
     def __init__(self, work: Any, carrier: _Torch, *tensors: Any) -> None:
         self._work, self._carrier, self._tensors = work, carrier, tensors
+        carrier._of_torch.pending.add(work)
 
     def poll(self) -> bool:
         if not self._work.is_completed():
@@ -103,6 +105,7 @@ class _Work:
             if missing := self._carrier.missing():
                 raise PeersMissing(" ".join(str(e).split()), missing) from e
             raise
+        self._carrier._of_torch.pending.discard(self._work)
         self._tensors = ()
 
 
@@ -117,6 +120,26 @@ class _Done:
         pass
 
 
+class _OfTorch:
+    """A ProcessGroup of our own, and the works of it that were not waited for.
+
+    gloo's threads let go of the tensors of an exchange after it is done, and that needs a Python that is not ending. So they
+    are joined before: with the carrier, or at the program's end. Unless one may wait for a rank that does not come.
+    """
+
+    def __init__(self, group: Any) -> None:
+        self.group = group
+        self.pending: set[Any] = set()
+
+    def destroy(self) -> None:
+        import torch.distributed as dist
+
+        if not self.pending:
+            group, self.group = self.group, None  # the last of it joins
+            if group in dist.distributed_c10d._world.pg_map:  # the program may have destroyed all groups
+                dist.destroy_process_group(group)
+
+
 class _Torch:
     """A group of its own, by gloo, of these ranks of the default group."""
 
@@ -125,13 +148,20 @@ class _Torch:
         import torch.distributed as dist
 
         self._torch, self._dist, self._ranks, self.timeout = torch, dist, ranks, timeout
-        self._group = dist.new_group(
-            ranks,
-            timeout=datetime.timedelta(seconds=max(timeout, _LOADING)),  # each wait has its own
-            backend="gloo",
-            use_local_synchronization=True,
-            sort_ranks=False,
+        self._of_torch = _OfTorch(
+            dist.new_group(
+                ranks,
+                timeout=datetime.timedelta(seconds=max(timeout, _LOADING)),  # each wait has its own
+                backend="gloo",
+                use_local_synchronization=True,
+                sort_ranks=False,
+            )
         )
+        weakref.finalize(self, self._of_torch.destroy)
+
+    @property
+    def _group(self) -> Any:
+        return self._of_torch.group
 
     def rank(self) -> int:
         return self._dist.get_rank(self._group)

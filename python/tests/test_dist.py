@@ -65,6 +65,34 @@ def test_every_exchange_of_two_ranks_of_torchrun():
     assert ended.stdout.count("every exchange") == 2
 
 
+def test_threads_of_gloo_have_ended_when_python_ends():
+    """One that lets go of a tensor after that ends the process by std::terminate."""
+    pytest.importorskip("torch")
+    program = """
+import atexit, os, time
+tasks = lambda: len(os.listdir("/proc/self/task"))
+@atexit.register
+def all_gone():  # the first registered is the last called
+    while tasks() > before:
+        time.sleep(0.01)
+    print("all gone")
+import torch.distributed as dist
+import dsakit.dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+before = tasks()
+group = dsakit.dist.init()
+part = group.split(0, 0)
+assert tasks() > before
+del part
+while tasks() > before + 3:
+    time.sleep(0.01)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | ENVIRONMENT, capture_output=True, text=True, timeout=HANG
+    )
+    assert (ended.returncode, ended.stdout) == (0, "all gone\n"), ended.stderr
+
+
 @pytest.mark.parametrize("case", ["killed", "exit_0", "stopped", "dropped"])
 def test_a_rank_that_fails_is_an_error_of_the_others(case, tmp_path):
     pytest.importorskip("torch")
