@@ -19,8 +19,9 @@ class PackedWeight {
   /// The bfloat16 weight [K, N] whose transpose a checkpoint keeps as 8-bit floats: `codes` [N, K] float8_e4m3fn,
   /// row-major, and `scales` [ceil(N/128), ceil(K/128)] float32, one for each block of 128 x 128. An element is
   /// bf16(fp32(code * scale)): products widen the codes on the way, with the bits of a weight made from these numbers, and
-  /// half the bytes. Codes are numbers, not NaN.
-  PackedWeight(const Tensor& codes, const Tensor& scales);
+  /// half the bytes. Codes are numbers, not NaN. `first_row`, 0 or 64: how many rows of the first block lie before
+  /// those given, where they are a part of a weight; `scales` has a row for each block that they touch.
+  PackedWeight(const Tensor& codes, const Tensor& scales, std::int64_t first_row = 0);
 
   operator Tensor() const { return tensor_; }
   const Tensor& tensor() const { return tensor_; }

@@ -11,6 +11,11 @@ import dsakit
 import dsakit.dist
 import numpy as np
 import pytest
+from test_command import dsakit_command
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "tests"))
+
+import make_checkpoints as made
 
 HANG = 300  # seconds
 PROGRAM = pathlib.Path(__file__).with_name("dist_model_ranks.py")
@@ -151,3 +156,57 @@ def test_grids_and_faults_by_chance(model_folder):
         [sys.executable, SCRIPT, model_folder, "--count", "24"], capture_output=True, text=True, timeout=HANG
     )
     assert ended.returncode == 0 and "; 0 wrong, seeds 1 to 24" in ended.stdout, ended.stdout + ended.stderr
+
+
+SHAPES = dict(  # wide enough that what every rank holds (norms, scales, the last panels) is little of it
+    hidden_size=1024,
+    intermediate_size=1024,
+    first_k_dense_replace=2,
+    num_hidden_layers=2,
+    num_attention_heads=16,
+    num_key_value_heads=16,
+    q_lora_rank=256,
+    kv_lora_rank=256,
+    qk_nope_head_dim=64,
+    qk_rope_head_dim=64,
+    v_head_dim=64,
+    index_n_heads=32,
+    index_head_dim=128,
+    index_topk=64,
+    rope_scaling=None,
+)
+
+
+def bytes_read():
+    """Of this process so far, by read() and pread()."""
+    return int(pathlib.Path("/proc/self/io").read_text().split()[1])
+
+
+@pytest.mark.parametrize("form", ["float", "dynamic", "fp8"])
+def test_ranks_hold_and_read_what_plan_says(form, tmp_path):
+    """And compute what one does: parts of weights that are 8-bit floats begin between two scales here."""
+    made.make("v32", form, **SHAPES).write(tmp_path)
+    size = sum(file.stat().st_size for file in tmp_path.iterdir())
+    for mode in ("dense_bf16", "sparse_bf16", "sparse_w8a8", "sparse_w8a8_packed"):
+        wanted = None
+        for ranks, parallel in ((1, "kv=1"), (2, "heads=2"), (4, "kv=2,heads=2")):
+            words = ("plan", tmp_path, "--ranks", ranks, "--context", 512, "--mode", mode, "--json")
+            grids = json.loads(dsakit_command(*words))["parallel"]["grids"]
+            planned = next(g for g in grids if g["query"] == 1 and g["parallel"] in (parallel, ""))
+            held = {}
+
+            def run(group, parallel=parallel, held=held, mode=mode):
+                model = dsakit.Model(tmp_path, group=group, parallel=parallel)
+                session = model.session(mode)
+                logits = session.prefill(bytes(range(256)) * 2)
+                held[group.rank()] = (model.weight_bytes, session.cache_bytes, logits)
+
+            before = bytes_read()
+            dsakit.dist.threads(ranks, run, timeout=HANG)
+            weights, cache = (max(kind) for kind in list(zip(*held.values(), strict=True))[:2])
+            assert cache == planned["cache_bytes"]
+            assert 0.995 < weights / planned["weight_bytes"] < 1.06
+            assert bytes_read() - before < 1.09 * size  # of all ranks together
+            wanted = held[0][2] if ranks == 1 else wanted
+            if mode != "dense_bf16" or "kv" not in parallel:  # that merges partial results
+                assert all((logits == wanted).all() for _, _, logits in held.values())

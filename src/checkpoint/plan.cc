@@ -146,6 +146,21 @@ double bytes_in_memory(const ModelTensor& t, const Storage& storage) {
   return (storage.one_byte() && !is_widened(t, storage) ? 1.0 : 2.0) * double(t.parameters());
 }
 
+/// How a weight lies in memory once a session of the mode is there: layer/weights.cc, layer/expert.cc.
+WeightForm form_in(Mode mode, const ModelTensor& t, const Storage& storage, const io::ModelConfig& config) {
+  if (storage.format == "packed" || t.part == Part::router)
+    return {.bytes = bytes_in_memory(t, storage) / double(t.parameters())};
+  auto is = [&](std::string_view module) { return t.name.ends_with(std::string(module) + ".weight"); };
+  const bool to_latents = is("q_a_proj") || is("kv_a_proj_with_mqa"), to_heads = is("q_b_proj") || is("wq_b");
+  const bool i8 = (is_quantised(mode) && to_heads) || (is_packed(mode) && to_latents);
+  const bool attention = t.part == Part::attention || t.part == Part::indexer;
+  if (i8 || (storage.format == "I8" && !attention)) return {.bytes = 1, .i8 = true};
+  const bool rearranged = is("kv_b_proj") || (!config.rope_interleave && (is("q_b_proj") || is("kv_a_proj_with_mqa")));
+  if (storage.format == "F8_E4M3" && !rearranged) return {.bytes = 1};
+  const bool in_two = mode == Mode::sparse_bf16 && is("weights_proj") && storage.format == "F32";
+  return {.bytes = in_two ? 4.0 : 2.0};
+}
+
 using PartKey = std::pair<Part, std::string>;
 
 /// Parts and sizes; what is selected is counted on the way.
@@ -289,8 +304,7 @@ ModelWork work_of(const std::string& path, std::string_view mode) {
   ModelWork work = empty_work(config, mode_of(mode, config));
   for_each_tensor(config, [&](const ModelTensor& t) {
     const Storage storage = storage_of(t, config, folder);
-    const bool i8 = storage.format == "I8" && !is_widened(t, storage);
-    add_weight(work, config, t, bytes_in_memory(t, storage), i8);
+    add_weight(work, config, t, form_in(mode_of(mode, config), t, storage, config));
   });
   return work;
 }

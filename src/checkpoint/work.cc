@@ -48,14 +48,14 @@ ModelWork empty_work(const io::ModelConfig& config, Mode mode) {
   return work;
 }
 
-void add_weight(ModelWork& work, const io::ModelConfig& config, const ModelTensor& t, double bytes, bool i8) {
+void add_weight(ModelWork& work, const io::ModelConfig& config, const ModelTensor& t, const WeightForm& form) {
   const bool head = t.part == Part::head || (t.part == Part::embedding && config.tie_word_embeddings);
   if (t.part == Part::mtp || (t.part == Part::embedding && !head)) return;
   if (t.part == Part::indexer && work.sizes.topk == 0) return;
   SharedWeight weight = shared(config, t);
-  weight.bytes = bytes;
   weight.products = double(t.parameters());
-  weight.i8 = i8;
+  weight.bytes = form.bytes * weight.products;
+  weight.i8 = form.i8;
   weight.routed = t.part == Part::routed_experts;
   if (weight.routed) weight.use = double(config.moe.num_experts_per_tok) / double(config.moe.n_routed_experts);
   const std::int64_t layer = layer_name(t.name).layer;

@@ -77,6 +77,25 @@ TEST(LayerWeights, HalvesBecomePairs) {
     }
 }
 
+TEST(PackedWeight, PartsThatBeginBetweenTwoScales) {
+  const std::int64_t n = 320, k = 200;
+  std::vector<std::uint8_t> codes(n * k);
+  for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = std::uint8_t(i * 37 % 127);
+  std::vector<float> scales(3 * 2);
+  for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = 0.25f * float(i + 1);
+  const auto rows = [&](std::int64_t begin, std::int64_t end, std::int64_t first_row) {
+    Tensor part = tensor(codes.data() + begin * k, {end - begin, k});
+    part.dtype = DType::f8_e4m3;
+    const std::int64_t block = begin / 128;
+    return Matrix(PackedWeight(part, tensor(scales.data() + block * 2, {(end + 127) / 128 - block, 2}), first_row));
+  };
+  const Matrix whole = rows(0, n, 0), part = rows(192, 320, 64);
+  for (std::int64_t i = 0; i < k; ++i)
+    for (std::int64_t j = 0; j < 128; ++j) ASSERT_EQ(part.view().at(0, i, j), whole.view().at(0, i, 192 + j));
+  EXPECT_THROW(rows(32, 128, 32), Error);
+  EXPECT_THROW(rows(0, 128, 64), Error);  // touches two blocks, has scales of one
+}
+
 TEST(LayerWeights, AModeMakesOnlyWhatItNeeds) {
   LayerWeights w(small(), true, synthetic_source(1));
   const std::size_t common = w.bytes();

@@ -28,7 +28,7 @@ class CheckpointSource final : public WeightSource {
   io::QuantisedWeight codes(const std::string& name, std::int64_t rows, std::int64_t columns, Slice part,
                             io::WeightFormat wanted) const override {
     const bool fp8 = wanted == io::WeightFormat::fp8_blocks;
-    if (fp8 && (widen_fp8_ || part.begin % io::kScaleBlock != 0)) return {};
+    if (fp8 && (widen_fp8_ || part.begin % kPanel != 0)) return {};  // a panel has one row of scales
     const io::StoredMatrix m = checkpoint_->matrix(prefix_ + name, rows, columns);
     return m.format == wanted ? io::load_codes(m.part(part.begin, part.size())) : io::QuantisedWeight{};
   }
@@ -88,7 +88,7 @@ struct Projection {
   }
 };
 
-/// Rows `part` of a projection. As 8-bit floats where the source has them; rows that share a scale stay together.
+/// Rows `part` of a projection. As 8-bit floats where the source has them.
 Matrix load(const WeightSource& source, const Projection& p, Slice part) {
   if (part.size() == 0) return {};
   if (p.rope == 0) {
@@ -96,9 +96,10 @@ Matrix load(const WeightSource& source, const Projection& p, Slice part) {
     if (fp8.codes.size() > 0) {
       Tensor codes = tensor(fp8.fp8(), {part.size(), p.in});
       codes.dtype = DType::f8_e4m3;
+      const std::int64_t before = part.begin % io::kScaleBlock;
       const Tensor scales =
-          tensor(fp8.scales.data(), {io::scale_blocks(part.size()), io::scale_blocks(p.in)});
-      return Matrix(PackedWeight(codes, scales));
+          tensor(fp8.scales.data(), {io::scale_blocks(before + part.size()), io::scale_blocks(p.in)});
+      return Matrix(PackedWeight(codes, scales, before));
     }
   }
   const Slice whole = p.whole(part);

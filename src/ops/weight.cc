@@ -144,7 +144,7 @@ void PackedWeight::allocate(std::int64_t bytes) {
   memory_ = std::shared_ptr<std::byte[]>(static_cast<std::byte*>(memory), [](std::byte* p) { std::free(p); });
 }
 
-PackedWeight::PackedWeight(const Tensor& codes, const Tensor& scales) {
+PackedWeight::PackedWeight(const Tensor& codes, const Tensor& scales, std::int64_t first_row) {
   const Check check("pack_weight", Level::portable);
   check.required(codes, "codes");
   check.required(scales, "scales");
@@ -154,7 +154,9 @@ PackedWeight::PackedWeight(const Tensor& codes, const Tensor& scales) {
   check.readable(codes, "codes");
   check.readable(scales, "scales");
   const std::int64_t n = codes.shape[0], k = codes.shape[1];
-  check.shape(scales, "scales", {ceil_div(n, kScaleRows), ceil_div(k, kScaleRows)}, "blocks of 128 x 128");
+  if (first_row < 0 || first_row >= kScaleRows || first_row % kPanel != 0)
+    check.fail(Status::invalid_argument, "first_row", "", "is " + std::to_string(first_row), "0 or 64");
+  check.shape(scales, "scales", {ceil_div(first_row + n, kScaleRows), ceil_div(k, kScaleRows)}, "blocks of 128 x 128");
   allocate(Panels<e4m3>::bytes(k, n));
   auto* panels = reinterpret_cast<e4m3*>(memory_.get());
   float* of_panels = Panels<e4m3>::scales(panels, k, n);
@@ -166,8 +168,8 @@ PackedWeight::PackedWeight(const Tensor& codes, const Tensor& scales) {
     for (int j = 0; j < columns; ++j)
       column[j] = static_cast<const e4m3*>(codes.data) + (p * kPanel + j) * codes.stride[0];
     kernels.transpose(column, columns, int(k), panels + Panels<e4m3>::panel(k, p));
-    std::copy_n(static_cast<const float*>(scales.data) + p * kPanel / kScaleRows * scales.stride[0], blocks,
-                of_panels + p * blocks);
+    const std::int64_t block = (first_row + p * kPanel) / kScaleRows;
+    std::copy_n(static_cast<const float*>(scales.data) + block * scales.stride[0], blocks, of_panels + p * blocks);
   }
   tensor_ = shaped(DType::bf16, {k, n});
   tensor_.data = memory_.get();
