@@ -309,9 +309,9 @@ struct Rung {
   const char* why;         // then: what this machine lacks
 };
 
-/// All that this build has, from the plainest to the best: the last that can run is taken unless another is asked for.
+/// All that this build has; each but the first improves on one before it.
 std::span<const Rung> known_rungs();
-/// The rungs this machine can run, generic first: what tests and benchmarks walk.
+/// The rungs this machine can run, generic first. The last, the fastest, is taken unless another is asked for.
 std::span<const Kernels* const> supported_kernels();
 /// By name; null when unknown or not supported here.
 const Kernels* find_kernels(std::string_view isa);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The graph of instruction sets: what each needs of the CPU, and which it improves on.
 #include <array>
+#include <utility>
 
 #include "kernels/kernels.hpp"
 #include "kernels/self_test.hpp"
@@ -114,6 +115,9 @@ struct Graph {
     const bool tiles = has_bf16() && __builtin_cpu_supports("avx512vbmi") && has_tiles();
     add({"amx", 4, use_amx, tiles && may_use_tiles(),
          tiles ? "the system's permission to use AMX" : "AMX-INT8, AMX-BF16 and AVX-512 VBMI", true});
+    // Intel's bf16 dots have half the rate of fp32 fma, so that widening is faster (docs/notes/0015-amx.md).
+    if (supported[runnable - 1] == &table[4] && __builtin_cpu_is("intel"))
+      std::swap(supported[runnable - 2], supported[runnable - 1]);
 #elif defined(__aarch64__)
     add({"neon", 0, use_neon, true, ""});
     add({"neon_dotprod", 1, use_neon_dotprod, has_dotprod(), "dots of int8 (asimddp)"});
