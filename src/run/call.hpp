@@ -52,7 +52,7 @@ class Call {
       f(i, thread);
       if (thread == 0) poll();
     };
-    const bool alone = threads == 1 || work.nanoseconds(*state_.rates) < kWorthWaking || Team::busy();
+    const bool alone = threads == 1 || stays_alone(work);
     const Stage stage(stages_, n, alone ? 1 : threads, work);
     if (alone) {
       for (std::int64_t i = 0; i < n; ++i) each(i, 0);
@@ -61,6 +61,11 @@ class Call {
     state_.team.run(
         n, threads, [](void* data, std::int64_t i, int thread) { (*static_cast<decltype(each)*>(data))(i, thread); },
         const_cast<void*>(static_cast<const void*>(&each)));
+  }
+
+  /// Whether a loop with this much to do stays on this thread: who cuts work in pieces for threads need not then.
+  bool stays_alone(const Work& work) const {
+    return threads() == 1 || work.nanoseconds(*state_.rates) < kWorthWaking || Team::busy();
   }
 
   /// For who asks: what the call does not do always.

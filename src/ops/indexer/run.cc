@@ -18,6 +18,7 @@ std::int64_t up(std::int64_t n, std::int64_t d) { return (n + d - 1) / d; }
 Plan plan(const Problem& p, int threads, std::int64_t block) {
   Plan c;
   c.block = block;
+  c.threads = threads;
   std::int64_t longest = 0, most_rows = 0;
   for (std::int64_t b = 0; b < p.sequences.count(); ++b) {
     const Sequence s = p.sequences.at(b);

@@ -27,6 +27,7 @@ struct Plan {
   std::int64_t piece = 1;           // keys of a piece
   std::int64_t keep = 0, room = 0;  // of a list
   std::int64_t groups = 0, pieces = 0, lists = 0;
+  int threads = 1;
   bool joined = false;  // groups have several pieces: each piece has its own lists. Otherwise each worker has
   std::int64_t workers = 1;
 
@@ -85,11 +86,9 @@ class Selection {
     Carver carver(call.memory());
     const Selection s(p, call, carver);
     const Plan& cut = s.cut_;
-    const double pairs = s.number_pieces() * double(p.heads * p.dims);
-    // Sorting and writing a list: three passes of a radix sort, one over the candidates, one over the slots.
-    const Work output = {.elements = 5.0 * double(p.sequences.total_rows) * double(p.count)};
-    const Work scoring = (p.type == DType::i8 ? Work{.products_i8 = pairs} : Work{.products = pairs}) + output;
+    const Work output = output_of(p), scoring = scoring_of(p) + output;
     const std::int64_t pieces = cut.pieces;
+    s.number_pieces();
     call.choice("rows of a piece", cut.group), call.choice("keys of a block", cut.block);
     call.choice("keys of a piece", cut.piece), call.choice("lists joined", cut.joined);
 
@@ -99,7 +98,7 @@ class Selection {
         const Piece piece = piece_at(p, cut, s.m_, i);
         for (std::int64_t r = piece.number; r < piece.n; r += piece.of) finish_row(p, cut, s.m_, piece, r, thread);
       });
-    } else if (cut.workers >= call.threads()) {
+    } else if (cut.workers >= cut.threads) {
       call.parallel_for(pieces, scoring, [&](std::int64_t i, int thread) { s.score_piece(i, thread, thread); });
     } else {  // lists so long that there is no room for one per thread
       for (std::int64_t first = 0; first < pieces; first += cut.workers)
@@ -112,23 +111,37 @@ class Selection {
   Selection(const Problem& p, const Call& call, Carver& carver)
       : p_(p),
         kernels_(call.kernels()),
-        cut_(plan(p, call.threads(), Scorer::block(p))),
+        cut_(plan(p, call.stays_alone(scoring_of(p) + output_of(p)) ? 1 : call.threads(), Scorer::block(p))),
         m_(carver, p, cut_, call.threads()),
         scorer_bytes_(bytes_of<Scorer>(p, kernels_, cut_)),
         scorers_(carver.take<std::byte>(call.threads() * std::int64_t(scorer_bytes_))) {}
 
  private:
-  /// Which pieces are whose; how many pairs of a query row and a key there are.
-  double number_pieces() const {
-    std::int64_t pieces = 0, pairs = 0;
+  /// Products, and what becomes of each dot: sixteen of them a nanosecond are clipped, weighted and added.
+  static Work scoring_of(const Problem& p) {
+    double dots = 0;
+    for (std::int64_t b = 0; b < p.sequences.count(); ++b) {
+      const Sequence s = p.sequences.at(b);
+      dots += double(s.queries * s.keys * p.heads);
+    }
+    const double products = dots * double(p.dims);
+    return (p.type == DType::i8 ? Work{.products_i8 = products} : Work{.products = products}) + Work{.elements = dots / 16};
+  }
+
+  /// Sorting and writing a list: three passes of a radix sort, one over the candidates, one over the slots.
+  static Work output_of(const Problem& p) {
+    return {.elements = 5.0 * double(p.sequences.total_rows) * double(p.count)};
+  }
+
+  /// Which pieces are whose.
+  void number_pieces() const {
+    std::int64_t pieces = 0;
     for (std::int64_t b = 0; b < p_.sequences.count(); ++b) {
       const Sequence s = p_.sequences.at(b);
       m_.first_piece[b] = pieces;
       pieces += cut_.groups_of(s) * cut_.pieces_of(s);
-      pairs += s.queries * s.keys;
     }
     m_.first_piece[p_.sequences.count()] = pieces;
-    return double(pairs);
   }
 
   /// `owner`: whose lists, where pieces have none of their own.
