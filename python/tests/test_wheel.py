@@ -4,6 +4,7 @@ import os
 import pathlib
 import re
 import subprocess
+import sys
 import venv
 import zipfile
 
@@ -52,3 +53,17 @@ def test_extras_are_named():
     metadata = next(n for n in zipfile.ZipFile(WHEELS[0]).namelist() if n.endswith("dist-info/METADATA"))
     extras = re.findall(r"^Provides-Extra: (\w+)$", zipfile.ZipFile(WHEELS[0]).read(metadata).decode(), re.M)
     assert {"torch", "hf", "plot"} <= set(extras)
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    zipfile.ZipFile(WHEELS[0]).extractall(folder)
+    return folder
+
+
+def test_binaries_are_hardened_and_know_no_path_of_the_build(unpacked):
+    binaries = [*(unpacked / "dsakit").glob("_core*.so"), unpacked / "dsakit" / "bin" / "dsakit"]
+    command = [sys.executable, ROOT / "tests" / "binaries.py", "--hardened", "--without", ROOT, *binaries]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "2 files as they should be\n"), done.stderr
