@@ -77,7 +77,8 @@ for file in bash-completion/completions/dsakit zsh/site-functions/_dsakit fish/v
   test -s "$at/prefix/share/$file"
 done
 
-# How it is linked (in the folder of the build the command may search for MPI's libraries).
+# What it is made of, and how it is linked (in the folder of the build the command may search for MPI's libraries).
+grep -q '"bomFormat": "CycloneDX"' "$at/prefix/share/doc/dsakit/dsakit.cdx.json"
 [ -z "$READ_BINARIES" ] || $READ_BINARIES "$at/prefix/bin/dsakit" "$at"/prefix/lib*/libdsakit.so
 
 "$at/prefix/bin/dsakit" inspect "$at/prefix/share/dsakit/models/tiny-dsa" | tail -n 1

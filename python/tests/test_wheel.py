@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wheel of scripts/wheel.sh, as somebody installs it who has no compiler."""
+import hashlib
+import json
 import os
 import pathlib
 import re
@@ -67,3 +69,30 @@ def test_binaries_are_hardened_and_know_no_path_of_the_build(unpacked):
     command = [sys.executable, ROOT / "tests" / "binaries.py", "--hardened", "--without", ROOT, *binaries]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "2 files as they should be\n"), done.stderr
+
+
+def test_says_what_it_is_made_of(unpacked):
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
+    (file,) = unpacked.glob("dsakit-*.dist-info/sboms/dsakit.cdx.json")
+    text = file.read_text()
+    assert JsonStrictValidator(SchemaVersion.V1_5).validate_str(text) is None
+    bom = json.loads(text)
+    assert bom["metadata"]["component"]["version"] == dsakit.__version__
+    parts = {part["name"]: part for part in bom["components"]}
+    for name, part in parts.items():
+        assert part["licenses"] and (part.get("version") or part["type"] == "machine-learning-model"), name
+    # Headers alone, a library beside it, what nanobind has of others, what gcc links into everything.
+    assert {"nlohmann-json3-dev", "libfmt-dev", "libfmt9", "libcli11-dev", "nanobind", "robin_map", "libgcc-12-dev"} <= set(parts)
+    assert [part["dsakit:use"] for part in map(properties, (parts["libfmt9"], parts["nanobind"]))] == [
+        "loaded when it runs",
+        "compiled or linked into it",
+    ]
+    weights = (unpacked / "dsakit" / "models" / "tiny-dsa" / "model.safetensors").read_bytes()
+    assert parts["tiny-dsa"]["hashes"] == [{"alg": "SHA-256", "content": hashlib.sha256(weights).hexdigest()}]
+    assert str(ROOT) not in text and "/tmp" not in text
+
+
+def properties(part):
+    return {entry["name"]: entry["value"] for entry in part["properties"]}
