@@ -71,6 +71,11 @@ def test_binaries_are_hardened_and_know_no_path_of_the_build(unpacked):
     assert (done.returncode, done.stdout) == (0, "2 files as they should be\n"), done.stderr
 
 
+def test_everything_in_it_has_the_time_of_the_sources():
+    times = {entry.date_time for entry in zipfile.ZipFile(WHEELS[0]).infolist()}
+    assert len(times) == 1
+
+
 def test_says_what_it_is_made_of(unpacked):
     from cyclonedx.schema import SchemaVersion
     from cyclonedx.validation.json import JsonStrictValidator
