@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "core/check.hpp"
+#include "core/text.hpp"
 #include "dlpack.hpp"
 #include "dsakit/packed_weight.hpp"
 
@@ -385,7 +386,7 @@ Tensor Arrays::numpy(PyObject* array, const char* parameter) {
         for (DType own : {DType::bf16, DType::f8_e4m3, DType::f8_e5m2})
           if (dtype.equal(np().dtypes[std::size_t(own)])) t.dtype = own;
         if (t.dtype == DType::other)
-          refuse(Status::invalid_dtype, parameter, "has dtype " + nb::cast<std::string>(nb::str(dtype)).substr(0, 120),
+          refuse(Status::invalid_dtype, parameter, "has dtype " + printable(nb::cast<std::string>(nb::str(dtype))),
                  "a number in native byte order");
       }
   }

@@ -39,6 +39,7 @@ class Arrays {
   /// What `infer` answered, made in the kind of the first tensor read: a numpy array or a torch tensor.
   nb::object allocate(const Tensor& shape, const char* parameter) const;
 
+  const char* op() const { return op_; }  // in refusals
   [[noreturn]] void refuse(Status status, const char* parameter, std::string got, std::string wanted,
                            std::string position = {}) const;
 

@@ -6,10 +6,12 @@
 
 #include <cstdlib>
 #include <string>
+#include <utility>
 #include <string_view>
 #include <vector>
 
 #include "arrays.hpp"
+#include "core/text.hpp"
 #include "dsakit/dsakit.hpp"
 #include "module.hpp"
 
@@ -39,7 +41,7 @@ PackedWeight pack_weight(nb::handle weight, const std::string& format, nb::handl
   Arrays arrays("pack_weight");
   Tensor t = arrays.read(weight.ptr(), "weight", false, Kind::weight);
   if (format != "ND" && format != "NZ")
-    arrays.refuse(Status::invalid_argument, "format", "is \"" + format.substr(0, 120) + "\"", "\"ND\" or \"NZ\"");
+    arrays.refuse(Status::invalid_argument, "format", "is \"" + printable(format) + "\"", "\"ND\" or \"NZ\"");
   if ((format == "NZ") == shape.is_none())
     arrays.refuse(Status::invalid_argument, "shape", shape.is_none() ? "is missing" : "is given",
                   shape.is_none() ? "the logical [K, N] of FRACTAL_NZ storage" : "absent with format ND");
@@ -88,6 +90,9 @@ Context& context() {
 }
 
 NB_MODULE(_core, m) {
+  static bool here = false;  // types are registered with the process
+  if (std::exchange(here, true))
+    throw nb::import_error("dsakit._core is in this process already, wanted one import of it (start Python again)");
   nb::set_leak_warnings(false);  // numpy's and torch's types are kept to the end
   numpy_dtype(DType::bf16);      // imports numpy and ml_dtypes now, not inside a first call
   nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {

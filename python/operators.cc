@@ -13,6 +13,7 @@
 
 #include "arrays.hpp"
 #include "core/check.hpp"
+#include "core/level.hpp"
 #include "debug/watch.hpp"
 #include "dsakit/dist.hpp"
 #include "dsakit/dsakit.hpp"
@@ -97,11 +98,7 @@ void read(Arrays& arrays, PyObject* object, const char* name, bool& value) {
 }
 
 void read(Arrays& arrays, PyObject* object, const char* name, Level& value) {
-  const std::string_view level = text(arrays, object, name);
-  if (level != "portable" && level != "strict")
-    arrays.refuse(Status::invalid_argument, name, "is \"" + std::string(level.substr(0, 120)) + "\"",
-                  "\"portable\" or \"strict\"");
-  value = level == "strict" ? Level::strict : Level::portable;
+  value = level_of(text(arrays, object, name), arrays.op(), name);
 }
 
 /// None: no entries, which is the default. A list or tuple of integers.
@@ -255,7 +252,7 @@ reference::ProbabilityRounding rounding_of(const char* op, std::string_view name
   if (name == "none") return none;
   if (name == "normalised") return normalised;
   if (name == "unnormalised_tile2048") return unnormalised_tile2048;
-  throw Error(Status::invalid_argument, op, "p_rounding", "", "is \"" + std::string(name.substr(0, 120)) + "\"",
+  throw Error(Status::invalid_argument, op, "p_rounding", "", "is \"" + printable(name) + "\"",
               "\"none\", \"normalised\" or \"unnormalised_tile2048\"");
 }
 

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.hpp"
+#include "core/text.hpp"
 #include "dsakit/context.hpp"
 #include "dsakit/error.hpp"
 #include "kernels/roof.hpp"
@@ -118,7 +119,7 @@ int bench(const BenchOptions& options) {
   for (const BenchCase& c : cases) names.push_back(c.op);
   for (const std::string& wish : options.operators)
     if (!contexts && std::ranges::find(names.begin() + 3, names.end(), wish) == names.end())
-      throw Error(Status::invalid_argument, "bench", "OPERATOR", "", "is " + wish.substr(0, 120),
+      throw Error(Status::invalid_argument, "bench", "OPERATOR", "", "is " + printable(wish),
                   "the name of an operator, contexts alone, limits alone, or kernels first",
                   "nearest: " + std::string(nearest(wish, names)));
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "core/text.hpp"
 #include "dsakit/error.hpp"
 
 namespace dsakit::tools {
@@ -23,7 +24,7 @@ std::vector<std::string> case_files(const std::vector<std::string>& paths) {
         here.push_back(entry.path());
     }
     if (here.empty())
-      throw Error(Status::invalid_path, "case", path.substr(0, 120), "", "holds no case", "a folder of *.safetensors");
+      throw Error(Status::invalid_path, "case", printable(path), "", "holds no case", "a folder of *.safetensors");
     std::sort(here.begin(), here.end());
     all.insert(all.end(), here.begin(), here.end());
   }

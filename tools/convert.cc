@@ -2,7 +2,6 @@
 #include "checkpoint/convert.hpp"
 
 #include <fmt/format.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <initializer_list>
 
 #include "commands.hpp"
+#include "core/text.hpp"
 #include "dsakit/error.hpp"
 
 namespace dsakit::tools {
@@ -46,7 +46,7 @@ TargetFormat format_of(const std::string& name) {
   if (name == "bf16") return TargetFormat::bf16;
   if (name == "w8a8") return TargetFormat::w8a8;
   if (name == "packed") return TargetFormat::packed;
-  throw Error(Status::invalid_argument, "convert", "format", "", "is " + name.substr(0, 120), "bf16, w8a8 or packed");
+  throw Error(Status::invalid_argument, "convert", "format", "", "is " + printable(name), "bf16, w8a8 or packed");
 }
 
 /// What `asked` says of `option`, one of those that the format has, of which the first is meant by "".
@@ -54,7 +54,7 @@ std::string choice(const char* option, const std::string& asked, const std::stri
                    std::initializer_list<const char*> choices) {
   if (asked.empty()) return *choices.begin();
   if (std::ranges::find(choices, asked) != choices.end()) return asked;
-  throw Error(Status::invalid_argument, "convert", option, "", "is " + asked.substr(0, 120),
+  throw Error(Status::invalid_argument, "convert", option, "", "is " + printable(asked),
               fmt::format("{} with format {}", fmt::join(choices, " or "), format),
               "int8 MLPs are in w8a8, what is stored is in packed");
 }
@@ -63,7 +63,7 @@ std::string choice(const char* option, const std::string& asked, const std::stri
 
 int convert(const ConvertCommand& command) {
   if (command.statics != "refuse" && command.statics != "dequantise")
-    throw Error(Status::invalid_argument, "convert", "static", "", "is " + command.statics.substr(0, 120),
+    throw Error(Status::invalid_argument, "convert", "static", "", "is " + printable(command.statics),
                 "refuse or dequantise");
   const TargetFormat format = format_of(command.format);
   const bool packed = format == TargetFormat::packed, w8a8 = format == TargetFormat::w8a8;
@@ -71,7 +71,6 @@ int convert(const ConvertCommand& command) {
   choice("weights", command.weights, command.format, {only});
   const std::string mlp = w8a8 ? choice("mlp", command.mlp, command.format, {"int8", "bf16"})
                                : choice("mlp", command.mlp, command.format, {only});
-  ::signal(SIGXFSZ, SIG_IGN);  // a file larger than allowed is an error of the write, named as such
   ConvertReport report;
   {
     BytesLine line;

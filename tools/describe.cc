@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "commands.hpp"
+#include "core/text.hpp"
 #include "dsakit/error.hpp"
 #include "ops/describe_text.hpp"
 #include "ops/taps.hpp"
@@ -53,7 +54,7 @@ const Operator& known(const std::string& name) {
   if (const Operator* op = find_operator(name)) return *op;
   std::string names;
   for (const Operator& op : operators()) names += fmt::format("{}{}", names.empty() ? "" : ", ", op.name);
-  throw Error(Status::invalid_argument, "describe", "OPERATOR", "", fmt::format("is '{:.120}'", name), names);
+  throw Error(Status::invalid_argument, "describe", "OPERATOR", "", "is '" + printable(name) + "'", names);
 }
 
 /// Every page of the folder, with the tables in it made anew; says which ones changed.

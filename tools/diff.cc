@@ -9,6 +9,7 @@
 
 #include "case_files.hpp"
 #include "commands.hpp"
+#include "core/text.hpp"
 #include "debug/apart.hpp"
 #include "debug/compare.hpp"
 #include "debug/rule.hpp"
@@ -162,7 +163,7 @@ int diff(const DiffOptions& options) {
   const std::vector<Row> rows = rows_of(options);
   const bool two = !options.other.empty();
   if (rows.empty())
-    throw Error(Status::invalid_path, "diff", options.other.substr(0, 120), "",
+    throw Error(Status::invalid_path, "diff", printable(options.other), "",
                 "has none of the calls of " + options.path, "the same operators, layers and steps");
   const Row* departs = nullptr;
   const Row* jumps = nullptr;

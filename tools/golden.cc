@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.hpp"
+#include "core/text.hpp"
 #include "dsakit/error.hpp"
 
 namespace dsakit::tools {
@@ -16,7 +17,7 @@ int golden(const GoldenOptions& options) {
   for (const std::string& setting : options.settings) {
     const std::size_t equals = setting.find('=');
     if (equals == setting.npos || equals == 0)
-      throw Error(Status::invalid_argument, "golden", "--set", "", "is '" + setting.substr(0, 120) + "'", "NAME=VALUE");
+      throw Error(Status::invalid_argument, "golden", "--set", "", "is '" + printable(setting) + "'", "NAME=VALUE");
     settings.emplace_back(setting.substr(0, equals), setting.substr(equals + 1));
   }
   const std::vector<debug::Settings> all = debug::combinations(settings);

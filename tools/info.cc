@@ -3,17 +3,49 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "commands.hpp"
+#include "core/environment.hpp"
+#include "core/text.hpp"
 #include "dsakit/context.hpp"
 #include "dsakit/error.hpp"
 #include "dsakit/version.hpp"
 #include "kernels/unused.hpp"
+#include "run/cores.hpp"
 #include "run/numa.hpp"
 
 namespace dsakit::tools {
+
+namespace {
+
+/// The variables that are set, and what became of those that are not what they should be.
+std::map<std::string, std::string> environment(const Context& context) {
+  std::map<std::string, std::string> all;
+  for (const char* name : {"DSAKIT_ISA", "DSAKIT_CAPTURE", "DSAKIT_VERBOSE", "DSAKIT_CHECK", "DSAKIT_MEM_LIMIT",
+                           "DSAKIT_NUM_THREADS", "OMP_NUM_THREADS"})
+    if (const char* text = std::getenv(name); text && *text) all[name] = printable(text);
+  const auto note = [&](const char* name, const std::string& what) {
+    if (const auto at = all.find(name); at != all.end()) at->second += " (" + what + ")";
+  };
+  const char* const numbers[] = {"DSAKIT_MEM_LIMIT", "DSAKIT_NUM_THREADS", "OMP_NUM_THREADS"};
+  for (const char* name : numbers)
+    if (number_from_environment(name) == 0) note(name, "ignored: wanted a whole number of at least 1");
+  for (const char* name : {numbers[1], numbers[2]})
+    if (number_from_environment(name) > usable_cores())
+      note(name, "at most the cores of this process: " + std::to_string(usable_cores()));
+  if (const std::string check = all.contains("DSAKIT_CHECK") ? all["DSAKIT_CHECK"] : "0"; check != "0" && check != "1")
+    note("DSAKIT_CHECK", "ignored: wanted 1 or 0");
+  for (const std::string& warning : context.warnings())
+    for (const char* name : {"DSAKIT_CAPTURE", "DSAKIT_VERBOSE"})
+      if (warning.ends_with("[" + std::string(name) + "]")) note(name, "ignored: " + printable(warning, 400));
+  return all;
+}
+
+}  // namespace
 
 int info(bool json) {
   Context& context = default_context();
@@ -22,13 +54,17 @@ int info(bool json) {
   const std::vector<NumaNode> nodes = numa_nodes();
   for (const NumaNode& node : nodes) j["numa_nodes"].push_back(node.cores);
   if (const auto share = huge_page_share()) j["huge_pages"] = std::round(100 * *share) / 100;
+  for (const auto& [name, text] : environment(context)) j["environment"][name] = text;
   if (json) {
     for (const auto& [isa, lacks] : rungs_elsewhere()) j["lacking"][isa] = lacks;
     j["unused_instructions"] = unused_instructions();
     fmt::print("{}\n", j.dump(2));
     return 0;
   }
-  for (auto& [key, value] : j.items()) fmt::print("{:10} {}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
+  for (auto& [key, value] : j.items())
+    if (key != "environment") fmt::print("{:10} {}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
+  if (j.contains("environment"))
+    for (auto& [name, text] : j["environment"].items()) fmt::print("{:10} {}\n", name, text.get<std::string>());
   for (const auto& [isa, lacks] : rungs_elsewhere()) fmt::print("{:10} {} needs {}\n", "", isa, lacks);
   if (nodes.size() > 1) fmt::print("One rank per NUMA node: {}\n", rank_per_node(int(nodes.size())));
   print_unused();

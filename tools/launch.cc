@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "core/text.hpp"
 #include "run/cores.hpp"
 #include "run/numa.hpp"
 #ifdef DSAKIT_DIST
@@ -68,15 +69,17 @@ Group* launched_group(double timeout) {
   return group.get();
 }
 
+void say(std::string_view sentence) { fmt::print(stderr, "{}\n", printable(sentence, sentence.size())); }
+
 int failed(const Error& e) {
   if (!group) {
-    fmt::print(stderr, "{}\n", e.what());
+    say(e.what());
     return exit_code(e.status);
   }
   const std::string sentence = fmt::format("host {}, pid {}, rank {} of {}: {}: {}", host(), ::getpid(), group->rank(),
                                            group->size(), name_of(e.status), e.what());
   if (e.status == Status::peer_failed) group->abort(e.status, sentence);
-  fmt::print(stderr, "{}\n", sentence);
+  say(sentence);
   return exit_code(e.status);
 }
 

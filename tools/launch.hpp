@@ -3,6 +3,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "dsakit/error.hpp"
 #include "dsakit/group.hpp"
@@ -21,6 +22,9 @@ std::optional<Launch> launch();
 /// program ends. UNSUPPORTED where a launcher has started several and this build has no MPI, or another one: they would be
 /// copies that know nothing of each other. Warns of a rank that is bound to less than its share of the cores.
 Group* launched_group(double timeout);
+
+/// A line on stderr. Whatever its words were taken from, they do not control a terminal.
+void say(std::string_view sentence);
 
 /// Prints how this process failed, as a rank with where and which it is, and returns the exit status. Does not return
 /// where ranks are gone: they are all ended.

@@ -4,9 +4,11 @@
 #include <cerrno>
 #include <charconv>
 #include <cmath>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <new>
 #include <string>
@@ -22,6 +24,7 @@
 #include "dsakit/version.hpp"
 #include "io/describe.hpp"
 #include "core/nearest.hpp"
+#include "core/text.hpp"
 
 namespace {
 
@@ -31,7 +34,7 @@ std::function<std::string(const std::string&)> integer(std::int64_t lowest, std:
     std::int64_t value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error == std::errc() && end == text.data() + text.size() && value >= lowest && value <= highest) return "";
-    return "is '" + text.substr(0, 120) + "', wanted an integer, " + std::to_string(lowest) + ".." +
+    return "is '" + dsakit::printable(text) + "', wanted an integer, " + std::to_string(lowest) + ".." +
            std::to_string(highest);
   };
 }
@@ -40,22 +43,22 @@ std::string temperature(const std::string& text) {
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
   if (end != text.c_str() && *end == 0 && value >= 0 && std::isfinite(value)) return "";
-  return "is '" + text.substr(0, 120) + "', wanted a finite number of at least 0";
+  return "is '" + dsakit::printable(text) + "', wanted a finite number of at least 0";
 }
 
 std::string size(const std::string& text) {
   if (dsakit::tools::size_of_text(text) > 0) return "";
-  return "is '" + text.substr(0, 120) + "', wanted a size: bytes, or KB .. TB, KiB .. TiB";
+  return "is '" + dsakit::printable(text) + "', wanted a size: bytes, or KB .. TB, KiB .. TiB";
 }
 
 std::string rate(const std::string& text) {
   if (dsakit::tools::rate_of_text(text) > 0) return "";
-  return "is '" + text.substr(0, 120) + "', wanted bits or bytes in a second, such as 100Gb or 12.5GB";
+  return "is '" + dsakit::printable(text) + "', wanted bits or bytes in a second, such as 100Gb or 12.5GB";
 }
 
 std::string duration(const std::string& text) {
   if (dsakit::tools::seconds_of_text(text) > 0) return "";
-  return "is '" + text.substr(0, 120) + "', wanted a time, such as 5us or 0.1ms";
+  return "is '" + dsakit::printable(text) + "', wanted a time, such as 5us or 0.1ms";
 }
 
 std::string not_empty(const std::string& text) { return text.empty() ? "is empty, wanted a checkpoint folder" : ""; }
@@ -69,10 +72,21 @@ int refuse_unknown(CLI::App& app, std::string_view first) {
   for (const CLI::App* command : app.get_subcommands({})) commands.push_back(command->get_name());
   if (std::find(commands.begin(), commands.end(), first) != commands.end()) return 0;
   const dsakit::Error e(dsakit::Status::invalid_argument, "dsakit", "subcommand", "",
-                        "is '" + std::string(first.substr(0, 120)) + "'", CLI::detail::join(commands, ", "),
+                        "is '" + dsakit::printable(first) + "'", CLI::detail::join(commands, ", "),
                         "nearest: " + std::string(dsakit::nearest(first, commands)));
-  std::fprintf(stderr, "%s\n", e.what());
-  return dsakit::exit_code(e.status);
+  return dsakit::tools::failed(e);
+}
+
+/// What the parser says of the command line, long words of it cut as in any other refusal.
+std::string cut(std::string sentence, const std::vector<std::string_view>& words) {
+  for (std::string_view word : words) {
+    if (word.starts_with("--")) word.remove_prefix(std::min(word.find('=') + 1, word.size()));
+    const std::string shown = dsakit::printable(word);
+    if (shown == word) continue;
+    for (std::size_t at = 0; (at = sentence.find(word, at)) != sentence.npos; at += shown.size())
+      sentence.replace(at, word.size(), shown);
+  }
+  return sentence;
 }
 
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 40;
@@ -88,7 +102,6 @@ int main(int argc, char** argv) {
              "6 a bug of dsakit; 130 interrupted.\n"
              "Environment: DSAKIT_NUM_THREADS (else OMP_NUM_THREADS, else all cores), DSAKIT_ISA, DSAKIT_MEM_LIMIT (bytes),\n"
              "DSAKIT_CHECK=1 (numbers are looked at too), DSAKIT_CAPTURE=DIR, DSAKIT_VERBOSE=1 or FILE.");
-  app.failure_message([](const CLI::App*, const CLI::Error& e) { return "dsakit: " + std::string(e.what()) + "\n"; });
 
   RunOptions run_options;
   auto* run_command = app.add_subcommand("run", "Score a text with a model, in each mode, or continue it");
@@ -333,9 +346,12 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;
+    if (e.get_exit_code() == 0) return app.exit(e);
+    say(cut("dsakit: " + std::string(e.what()), {argv + 1, argv + argc}));
+    return 2;
   }
 
+  std::signal(SIGXFSZ, SIG_IGN);  // a file larger than allowed is an error of the write, named as such
   const auto command = [&] {
     if (*run_command) return run(run_options);
     if (*plan_command) return plan(plan_options);
@@ -366,13 +382,16 @@ int main(int argc, char** argv) {
     return status;
   } catch (const dsakit::Error& e) {
     return failed(e);
+  } catch (const std::filesystem::filesystem_error& e) {
+    return failed({dsakit::Status::io_error, "dsakit", dsakit::printable(e.path1().string()), "",
+                   "cannot be used: " + e.code().message(), "a file or a folder that can"});
   } catch (const std::system_error& e) {  // of fmt, too
     const dsakit::Error cannot(dsakit::Status::io_error, "dsakit", "output", "",
                                "cannot be written: " + e.code().message(), "room for all of it");
     std::fclose(stdout);  // what is left of it has nowhere to go
     return failed(cannot);
   } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "dsakit: out of memory\n");
+    say("dsakit: out of memory");
     return 4;
   }
 }

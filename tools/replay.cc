@@ -105,7 +105,7 @@ std::vector<std::string> isas_of(const ReplayOptions& options) {
 std::vector<std::vector<std::string>> lines_in(const std::string& path) {
   if (auto line = parse_verbose(path)) return {std::move(*line)};
   std::vector<std::vector<std::string>> lines;
-  if (std::filesystem::is_directory(path) || path.ends_with(".safetensors")) return lines;
+  if (std::error_code none; std::filesystem::is_directory(path, none) || path.ends_with(".safetensors")) return lines;
   const std::string text = io::text_of(path);
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find('\n', at), text.size());

@@ -13,6 +13,7 @@
 
 #include "checkpoint/ranks.hpp"
 #include "commands.hpp"
+#include "core/text.hpp"
 #include "dsakit/error.hpp"
 #include "dsakit/model.hpp"
 #include "io/file.hpp"
@@ -220,7 +221,7 @@ int run(const RunOptions& options) {
   Group* const group = launched_group(options.timeout);
   if (!group && !(options.parallel + options.trace).empty())
     throw Error(Status::invalid_argument, "run", options.parallel.empty() ? "trace" : "parallel", "",
-                "is " + (options.parallel.empty() ? options.trace : options.parallel).substr(0, 120),
+                "is " + printable(options.parallel.empty() ? options.trace : options.parallel),
                 "processes that mpirun or the like has started", "mpirun -n N dsakit run ..");
   const bool speaks = !group || group->rank() == 0;
   if (!speaks && !std::freopen("/dev/null", "w", stdout))

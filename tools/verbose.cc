@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.hpp"
+#include "core/text.hpp"
 #include "dsakit/error.hpp"
 #include "io/file.hpp"
 
@@ -43,7 +44,7 @@ int verbose(const VerboseOptions& options) {
     }
   }
   if (all.calls == 0)
-    throw Error(Status::invalid_file, "verbose", options.log.substr(0, 120), "", "has no line of a call",
+    throw Error(Status::invalid_file, "verbose", printable(options.log), "", "has no line of a call",
                 "what DSAKIT_VERBOSE writes");
   std::vector<std::pair<std::string, Sum>> rows(sums.begin(), sums.end());
   std::sort(rows.begin(), rows.end(),

@@ -35,6 +35,12 @@ for _builtin, _statuses in _BUILTINS.items():
     _CLASSES |= dict.fromkeys(_statuses.split(), _class)
 
 
+def printable(text: str, most: int = 120) -> str:
+    """A caller's text in a sentence: control characters escaped, cut; as the library has it."""
+    shown = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text[:most])
+    return shown + "..." * (len(text) > most)
+
+
 def shown(value: Any) -> str:
     """A caller's value in a sentence: on one line, cut."""
     return " ".join(repr(value).split())[:120]

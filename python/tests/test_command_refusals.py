@@ -6,6 +6,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -15,13 +16,13 @@ COMMAND = pathlib.Path(dsakit.__file__).parent / "bin" / "dsakit"
 TINY = pathlib.Path(dsakit.__file__).parent / "models" / "tiny-dsa"
 
 
-def refused(code, *args, says=(), stdin=b"", **environment):
+def refused(code, *args, says=(), stdin=b"", longest=600, **environment):
     done = subprocess.run(
         [COMMAND, *map(str, args)], input=stdin, capture_output=True, timeout=1800, env=os.environ | environment
     )  # the timeout is against hangs
     error = done.stderr.decode()
     assert done.returncode == code, (done.returncode, error)
-    assert error.count("\n") == 1 and error.endswith("\n") and len(error) < 600, error
+    assert error.count("\n") == 1 and error.endswith("\n") and len(error) < longest, error
     for part in (says,) if isinstance(says, str) else says:
         assert part in error, error
     return error
@@ -178,6 +179,29 @@ def test_a_full_disk(words):
     assert done.returncode == 3 and done.stderr.count(b"\n") == 1, done
 
 
+PYTHON = [
+    ["export", "x", "-o", "y", "{}"],
+    ["export", "x", "-o", "y", "--{}"],
+    ["{}"],
+    ["plot", "{}", "x", "-o", "y.svg"],
+    ["plot", "selection", "x", "-o", "y.svg", "--row", "{}"],
+    ["report", "x", "-o", "{}"],
+    ["import", "x", "--map", "{}", "-o", "y"],
+    ["import", "{}", "-o", "y"],
+    ["export", "{}", "-o", "y"],
+]
+
+
+@pytest.mark.parametrize("words", PYTHON, ids=lambda w: " ".join(w[:2]))
+def test_control_characters_for_python(words, tmp_path):
+    words = [w.format("a\n\x1b[31mb") for w in words]
+    done = subprocess.run(
+        [sys.executable, "-m", "dsakit.debug", *words], capture_output=True, timeout=1800, cwd=tmp_path
+    )
+    error = done.stderr.decode()
+    assert done.returncode in (2, 3) and error.count("\n") == 1 and error[:-1].isprintable(), error
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -190,7 +214,6 @@ def test_a_full_disk(words):
     ],
     ids=lambda w: w[0],
 )
-@pytest.mark.xfail(strict=True, reason="control characters of arguments are not escaped")
 def test_control_characters(words):
-    done = subprocess.run([COMMAND, *words, "a\n\x1b[31mb"], capture_output=True, timeout=1800)
-    assert done.returncode == 2 and done.stderr.decode().rstrip("\n").isprintable(), done.stderr
+    error = refused(2, *words, "a\n\x1b[31mb" + "x" * 500, longest=1200)
+    assert error.rstrip("\n").isprintable() and "a\\u000a\\u001b[31mb" in error and "x" * 120 not in error, error

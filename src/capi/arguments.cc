@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "core/dlpack.hpp"
+#include "core/level.hpp"
 #include "core/nearest.hpp"
 #include "io/json.hpp"
 
@@ -241,11 +242,7 @@ void Arguments::read(const Field& field, const dsakit_argument& a, std::string_v
 
 void Arguments::read(const Field& field, const dsakit_argument& a, Level& value) {
   check_kind(field, a, DSAKIT_STRING);
-  const std::string_view level = a.value.string;
-  if (level != "portable" && level != "strict")
-    check_.fail(Status::invalid_argument, field.name, "", "is \"" + shown(a.value.string) + "\"",
-                "\"portable\" or \"strict\"");
-  value = level == "strict" ? Level::strict : Level::portable;
+  value = level_of(a.value.string, signature_.op, field.name);
 }
 
 void Arguments::without_member(const Field& field, const dsakit_argument& a) const {

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/text.hpp"
+
 namespace dsakit {
 namespace {
 
@@ -17,12 +19,6 @@ std::string list(std::initializer_list<std::string_view> words) {
     s += w;
   }
   return s;
-}
-
-std::string quoted(std::string_view text) {
-  std::string s = "'";
-  for (char c : text.substr(0, 120)) s += static_cast<unsigned char>(c) < 32 ? '?' : c;
-  return s + "'";
 }
 
 std::span<const std::int64_t> shape_of(const Tensor& t) {
@@ -286,7 +282,7 @@ void Check::no_overlap(const Tensor& a, const char* a_name, const Tensor& b, con
 void Check::one_of(std::string_view value, const char* name, std::initializer_list<std::string_view> wanted) const {
   for (std::string_view w : wanted)
     if (value == w) return;
-  fail(Status::invalid_argument, name, "", "is " + quoted(value), list(wanted));
+  fail(Status::invalid_argument, name, "", "is '" + printable(value) + "'", list(wanted));
 }
 
 void Check::positive(double value, const char* name) const {

@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "core/level.hpp"
 #include "dsakit/axes.hpp"
 #include "dsakit/context.hpp"
 #include "dsakit/modes.hpp"
@@ -54,14 +55,15 @@ Arguments arguments_of(const Operator& op, const Args& args, const Outs& outs) {
   return all;
 }
 
+/// A level that is none is what the call refuses, as its parameter `p`.
 template <class Member>
-void read_one(const Argument& from, Member& to) {
+void read_one(const Argument& from, Member& to, const Operator& op, const Parameter& p) {
   if constexpr (std::is_same_v<Member, TensorList>) {
     if (const auto* list = std::get_if<std::vector<Tensor>>(&from)) to = *list;
   } else if constexpr (std::is_same_v<Member, std::string_view>) {
     if (const auto* text = std::get_if<std::string>(&from)) to = *text;
   } else if constexpr (std::is_same_v<Member, Level>) {
-    if (const auto* text = std::get_if<std::string>(&from)) to = *text == "strict" ? Level::strict : Level::portable;
+    if (const auto* text = std::get_if<std::string>(&from)) to = level_of(*text, std::string(op.name), p.field.name);
   } else if constexpr (std::is_same_v<Member, Axes>) {
     if (const auto* list = std::get_if<Integers>(&from)) to = Axes(list->data(), std::int64_t(list->size()));
   } else if constexpr (std::is_same_v<Member, double>) {
@@ -75,10 +77,11 @@ void read_one(const Argument& from, Member& to) {
 /// Arguments of one type from the values, which outlive them. What is not given stays as it is.
 template <class Args, class Outs>
 void read_all(const Arguments& all, Args& args, Outs& outs) {
-  auto value = all.values.begin();
+  std::size_t i = 0;
   for_each_field(args, outs, [&](const Field&, auto& member) {
-    if constexpr (!std::is_const_v<std::remove_reference_t<decltype(member)>>) read_one(*value, member);
-    ++value;
+    if constexpr (!std::is_const_v<std::remove_reference_t<decltype(member)>>)
+      read_one(all.values[i], member, *all.op, all.op->parameters[i]);
+    ++i;
   });
 }
 

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "core/nearest.hpp"
+#include "core/text.hpp"
 #include "core/view.hpp"
 #include "debug/names.hpp"
 #include "dsakit/error.hpp"
@@ -553,7 +554,7 @@ Finding judge(std::string_view rule, const Operator& op, const Pair& pair, const
     if (r.name == rule) chosen = &r;
   }
   if (!chosen)
-    throw Error(Status::invalid_argument, "check", "rule", "", "is '" + std::string(rule.substr(0, 120)) + "'",
+    throw Error(Status::invalid_argument, "check", "rule", "", "is '" + printable(rule) + "'",
                 "the name of a rule", "nearest: " + std::string(nearest(rule, names)));
   if (chosen->third && !third)
     throw Error(Status::invalid_argument, "check", "rule", "", "is " + std::string(rule),

@@ -14,6 +14,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/environment.hpp"
 #include "io/json.hpp"
 
 namespace dsakit::io {
@@ -163,14 +164,13 @@ bool exists(const std::string& path) {
 }
 
 std::uint64_t memory_limit() {
-  const char* text = std::getenv("DSAKIT_MEM_LIMIT");
-  const long long value = text ? std::strtoll(text, nullptr, 10) : 0;
+  const long long value = number_from_environment("DSAKIT_MEM_LIMIT");
   return value > 0 ? static_cast<std::uint64_t>(value) : INT64_MAX;
 }
 
-void require_memory(const std::string& what, std::uint64_t bytes, std::uint64_t limit) {
+void require_memory(const std::string& what, std::uint64_t bytes, std::uint64_t limit, const char* op) {
   if (bytes > limit)
-    throw Error(Status::out_of_memory, "load", what, "", "needs " + std::to_string(bytes) + " bytes",
+    throw Error(Status::out_of_memory, op, what, "", "needs " + std::to_string(bytes) + " bytes",
                 "at most " + std::to_string(limit), "DSAKIT_MEM_LIMIT");
 }
 

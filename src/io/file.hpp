@@ -40,6 +40,8 @@ class File {
   /// When it was opened; of a file in pieces, the end of the last one.
   std::uint64_t size() const { return size_; }
   bool is_in_pieces() const { return in_pieces_; }
+  /// Of a file that is not.
+  int descriptor() const { return pieces_[0].descriptor.number(); }
   /// Whether bytes [offset, offset + bytes) are here.
   bool has(std::uint64_t offset, std::uint64_t bytes) const;
   /// Exactly `bytes` bytes from `offset`, which are here.
@@ -77,7 +79,7 @@ bool exists(const std::string& path);
 /// Bytes that loaded tensors may take: DSAKIT_MEM_LIMIT, or 2^63-1 where it is absent or no positive number.
 std::uint64_t memory_limit();
 
-/// OUT_OF_MEMORY if `bytes` is more than `limit`.
-void require_memory(const std::string& what, std::uint64_t bytes, std::uint64_t limit);
+/// OUT_OF_MEMORY of `op` if `bytes` is more than `limit`.
+void require_memory(const std::string& what, std::uint64_t bytes, std::uint64_t limit, const char* op = "load");
 
 }  // namespace dsakit::io

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <utility>
 
+#include "core/text.hpp"
+
 namespace dsakit::io {
 
 /// What is wrong with a text that should be one JSON value: the kind, and the two halves of a sentence.
@@ -81,8 +83,6 @@ std::string json_number(double value);
 /// `text` as a JSON string, quotes included.
 std::string json_quoted(std::string_view text);
 
-/// Text from a file or a caller, fit for a message: cut at 120 characters, control characters and bytes that are not
-/// UTF-8 escaped.
-std::string printable(std::string_view text);
+using dsakit::printable;
 
 }  // namespace dsakit::io

@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/text.hpp"
 #include "dsakit/error.hpp"
 #include "dsakit/model.hpp"
 #include "io/config.hpp"
@@ -26,7 +27,7 @@ inline Mode mode_of(std::string_view name, const io::ModelConfig& config) {
                   "config.json has no index_topk");
     return m;
   }
-  throw Error(Status::invalid_argument, "model", "mode", "", "is " + std::string(name.substr(0, 120)),
+  throw Error(Status::invalid_argument, "model", "mode", "", "is " + printable(name),
               "dense_bf16, sparse_bf16, sparse_w8a8 or sparse_w8a8_packed");
 }
 

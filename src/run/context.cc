@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/environment.hpp"
+#include "core/text.hpp"
 #include "dsakit/error.hpp"
 #include "run/call.hpp"
 #include "run/cores.hpp"
@@ -15,19 +17,10 @@
 namespace dsakit {
 namespace {
 
-/// A positive number from the environment, or 0 when absent or not one.
-long long number_from(const char* name) {
-  const char* text = std::getenv(name);
-  if (!text) return 0;
-  char* end = nullptr;
-  const long long value = std::strtoll(text, &end, 10);
-  return end == text || value < 1 ? 0 : value;
-}
-
 int threads_from(int wish) {
   if (wish > 0) return std::min(wish, 1024);
-  long long n = number_from("DSAKIT_NUM_THREADS");
-  if (n == 0) n = number_from("OMP_NUM_THREADS");
+  long long n = number_from_environment("DSAKIT_NUM_THREADS");
+  if (n == 0) n = number_from_environment("OMP_NUM_THREADS");
   return n == 0 ? usable_cores() : int(std::min<long long>(n, usable_cores()));
 }
 
@@ -38,7 +31,7 @@ const Kernels* kernels_from(std::string isa) {
   if (const Kernels* k = find_kernels(isa)) return k;
   std::string here;
   for (const std::string_view name : supported_isas()) here += (here.empty() ? "" : ", ") + std::string(name);
-  throw Error(Status::unsupported, "context", "DSAKIT_ISA", "", "is " + isa.substr(0, 120), "one of " + here,
+  throw Error(Status::unsupported, "context", "DSAKIT_ISA", "", "is " + printable(isa), "one of " + here,
               "what this machine can run");
 }
 
@@ -53,7 +46,7 @@ Context::Context(const ContextOptions& options) : state_(std::make_unique<State>
   state_->rates = &rates_of(*state_->kernels);
   state_->threads = threads_from(options.threads);
   if (const char* check = std::getenv("DSAKIT_CHECK")) state_->options.check_values |= std::string(check) == "1";
-  if (options.memory_limit == 0) state_->options.memory_limit = std::size_t(number_from("DSAKIT_MEM_LIMIT"));
+  if (options.memory_limit == 0) state_->options.memory_limit = std::size_t(number_from_environment("DSAKIT_MEM_LIMIT"));
   state_->memory = {nullptr, free_memory};
 }
 

@@ -8,8 +8,9 @@ import argparse
 import json
 import pathlib
 import sys
+from typing import NoReturn
 
-from ..errors import Error
+from ..errors import Error, printable
 from . import KINDS
 from .case import Case
 from .importing import export_case, import_cases
@@ -41,8 +42,7 @@ def _report(options: argparse.Namespace) -> None:
 
 
 def _import(options: argparse.Namespace) -> None:
-    names = dict(pair.split("=", 1) for pair in options.map)
-    cases = import_cases(options.path, options.call, names)
+    cases = import_cases(options.path, options.call, dict(options.map))
     target = pathlib.Path(options.output)
     if len(cases) == 1 and target.suffix == ".safetensors":
         cases[0].save(target)
@@ -61,13 +61,27 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _renamed(text: str) -> tuple[str, str]:
+    name, equals, new = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"is '{printable(text)}', wanted NAME=NEW")
+    return name, new
+
+
+class _Parser(argparse.ArgumentParser):
+    """One line about what is wrong, as the program has it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {printable(message, 500)}\n")
+
+
 def parsers(command: str) -> dict[str, argparse.ArgumentParser]:
     """Of each subcommand. The program describes them too, for its help and completion (tools/python_commands.cc)."""
     raw = argparse.RawDescriptionHelpFormatter
     found = {}
 
     def add(name: str, does: str, examples: str) -> argparse.ArgumentParser:
-        found[name] = argparse.ArgumentParser(
+        found[name] = _Parser(
             f"{command} {name}", description=does, epilog=f"Examples:\n  dsakit {examples}", formatter_class=raw
         )
         return found[name]
@@ -95,7 +109,7 @@ def parsers(command: str) -> dict[str, argparse.ArgumentParser]:
               "import call.pt --call torch_npu.npu_rms_norm -o case.safetensors")  # fmt: skip
     one.add_argument("path", metavar="PATH", help="what the other tool wrote")
     one.add_argument("--call", default="", help="the spelling that was called, such as torch_npu.npu_rms_norm")
-    one.add_argument("--map", action="append", default=[], metavar="3=weights", help="another name for a tensor")
+    one.add_argument("--map", type=_renamed, action="append", default=[], metavar="3=weights", help="another name for a tensor")
     one.add_argument("-o", "--output", required=True, help="a .safetensors file, or a folder")
     one.set_defaults(run=_import)
     one = add("export", "A case as a folder of .npy files", "export case.safetensors -o arrays")
@@ -109,7 +123,7 @@ def main(arguments: list[str] | None = None, command: str = "python -m dsakit.de
     arguments = sys.argv[1:] if arguments is None else arguments
     known = parsers(command)
     if not arguments or arguments[0] not in known:
-        top = argparse.ArgumentParser(command, description=__doc__)
+        top = _Parser(command, description=__doc__)
         top.add_argument("subcommand", choices=list(known))
         top.parse_args(arguments)
         return 2
@@ -117,8 +131,12 @@ def main(arguments: list[str] | None = None, command: str = "python -m dsakit.de
     try:
         options.run(options)
     except Error as e:
-        print(e, file=sys.stderr)
+        print(printable(str(e), 2000), file=sys.stderr)
         return _EXITS.get(e.status, 2)
+    except OSError as e:
+        what = printable(str(e.filename or "output"))
+        print(f"{arguments[0]}: {what} cannot be used: {e.strerror}, wanted a file or a folder that can", file=sys.stderr)
+        return 3
     except KeyboardInterrupt:
         return 130
     return 0

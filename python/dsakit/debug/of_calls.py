@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.colors import PowerNorm
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentFormatter
 
-from ..errors import raise_error
+from ..errors import printable, raise_error
 from . import gather
 from .case import Case
 from .gather import Call, Floats, Integers, Row
@@ -44,7 +44,7 @@ def case_files(paths: Sequence[str | os.PathLike[str]]) -> list[pathlib.Path]:
             continue
         here = sorted(f for f in path.glob("*.safetensors") if not f.name.startswith((".", "weight-")))
         if not here:
-            raise_error("INVALID_PATH", "case", str(path)[:120], "", "holds no case", "a folder of *.safetensors")
+            raise_error("INVALID_PATH", "case", printable(str(path)), "", "holds no case", "a folder of *.safetensors")
         all_files += here
     return all_files
 

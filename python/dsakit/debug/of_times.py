@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from ..errors import raise_error
+from ..errors import printable, raise_error
 from .case import Case
 from .picture import DASHES, INK, LINES, MUTED, Drawn, Line, as_drawn, counted, direct_label, new_figure, power_ticks
 
@@ -31,10 +31,10 @@ def _bench(paths: Sequence[Any], kind: str) -> tuple[list[dict[str, Any]], list[
         except (ValueError, TypeError):
             known = False
         except OSError as e:
-            raise_error("IO_ERROR", "plot", path.name[:120], "", f"cannot be read: {e.strerror}", "a file")
+            raise_error("IO_ERROR", "plot", printable(path.name), "", f"cannot be read: {e.strerror}", "a file")
         if not known:
             raise_error(
-                "INVALID_FILE", "plot", path.name[:120], "", "is no list of times", "what dsakit bench --json prints"
+                "INVALID_FILE", "plot", printable(path.name), "", "is no list of times", "what dsakit bench --json prints"
             )
         timed += [r for r in rows if "operator" in r]
         limits += [r for r in rows if "rungs" in r]

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <string>
 
+#include "core/text.hpp"
 #include "ops/direct.hpp"
 #include "ops/dynamic_quant/problem.hpp"
 #include "ops/row_operator.hpp"
@@ -25,7 +26,7 @@ void check_mode(const Check& check, const DynamicQuantArgs& a) {
   check.chip(a.quant_mode == "pertoken", "quant_mode", "is '" + std::string(a.quant_mode) + "'",
              "pertoken: the others are Atlas 950's");
   if (a.dst_type.starts_with("float8") || a.dst_type.starts_with("hifloat8"))
-    check.fail(Status::unsupported, "dst_type", "", "is '" + std::string(a.dst_type.substr(0, 120)) + "'",
+    check.fail(Status::unsupported, "dst_type", "", "is '" + printable(a.dst_type) + "'",
                "int8, qint8 or quint4x2", "8-bit floats are reserved");
   if (!a.dst_type.empty()) check.one_of(a.dst_type, "dst_type", {"int8", "qint8", "quint4x2"});
   if (a.dst_type_max != 0)

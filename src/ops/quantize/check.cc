@@ -2,6 +2,7 @@
 #include <cmath>
 #include <string>
 
+#include "core/text.hpp"
 #include "ops/direct.hpp"
 #include "ops/quantize/problem.hpp"
 #include "ops/row_operator.hpp"
@@ -20,7 +21,7 @@ DType output_of(const QuantizeArgs& a) {
 void check_dtype_argument(const Check& check, const QuantizeArgs& a) {
   if (a.dtype.empty()) check.fail(Status::invalid_argument, "dtype", "", "is missing", "the dtype of the codes");
   if (a.dtype.starts_with("float8") || a.dtype.starts_with("hifloat8"))
-    check.fail(Status::unsupported, "dtype", "", "is '" + std::string(a.dtype.substr(0, 120)) + "'", "an integer dtype",
+    check.fail(Status::unsupported, "dtype", "", "is '" + printable(a.dtype) + "'", "an integer dtype",
                "8-bit floats are reserved");
   if (a.div_mode) check.one_of(a.dtype, "dtype", {"qint8", "int8", "quint8", "uint8", "qint32", "int32"});
   else check.one_of(a.dtype, "dtype", {"qint8", "quint4x2"});
