@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
 #include "debug/case.hpp"
 #include "debug/case_json.hpp"
 #include "io/durable.hpp"
@@ -6,6 +8,12 @@
 
 namespace dsakit::debug {
 namespace {
+
+/// What JSON has no number for is a string, which the parameter tells from others.
+std::string number_text(double v) {
+  if (std::isfinite(v)) return io::json_number(v);
+  return std::string(std::signbit(v) ? "\"-" : "\"") + (std::isnan(v) ? "NaN\"" : "Infinity\"");
+}
 
 std::string text_of(const std::vector<std::int64_t>& list) {
   std::string text = "[";
@@ -73,7 +81,7 @@ std::string json_of(const Attribute& value) {
         if constexpr (std::is_same_v<T, std::monostate>) return "null";
         else if constexpr (std::is_same_v<T, bool>) return v ? "true" : "false";
         else if constexpr (std::is_same_v<T, std::int64_t>) return std::to_string(v);
-        else if constexpr (std::is_same_v<T, double>) return io::json_number(v);
+        else if constexpr (std::is_same_v<T, double>) return number_text(v);
         else if constexpr (std::is_same_v<T, std::string>) return io::json_quoted(v);
         else return text_of(v);
       },
