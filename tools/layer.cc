@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.hpp"
+#include "core/text.hpp"
 #include "core/random.hpp"
 #include "dsakit/error.hpp"
 #include "dsakit/model.hpp"
@@ -90,9 +91,9 @@ void check(const LayerOptions& options, const io::ModelConfig& c) {
     refuse(Status::invalid_argument, "N", "is " + std::to_string(options.layer),
            "0.." + std::to_string(c.num_hidden_layers - 1), "num_hidden_layers");
   if (options.weights != "as_stored" && options.weights != "bf16")
-    refuse(Status::invalid_argument, "weights", "is " + options.weights.substr(0, 120), "as_stored or bf16");
+    refuse(Status::invalid_argument, "weights", "is " + printable(options.weights), "as_stored or bf16");
   if (options.statics != "refuse" && options.statics != "dequantise")
-    refuse(Status::invalid_argument, "static", "is " + options.statics.substr(0, 120), "refuse or dequantise");
+    refuse(Status::invalid_argument, "static", "is " + printable(options.statics), "refuse or dequantise");
   if (options.tokens.empty())
     for (const auto& [name, given] : {std::pair{"mlp", !options.mlp.empty()},
                                       {"expert_memory", !options.expert_memory.empty()},
@@ -155,14 +156,16 @@ int layer(const LayerOptions& options) {
   checkpoint->require_known_tensors(number, 1, "self_attn.");
   const Input input = input_of(options, checkpoint);
   const bool indexer = c.index_topk > 0 && c.full_indexer[std::size_t(number)];
+  const std::int64_t rows = std::int64_t(input.hidden.size()) / c.hidden_size;
+  io::ModelConfig config = c;
+  config.index_topk = std::min(c.index_topk, rows);  // lists of more than there is would hold nothing else
   const std::vector<ModeFigures> figures = compare_modes(
-      {.config = c,
+      {.config = config,
        .layer = number,
        .source = [&] { return checkpoint_source(checkpoint, number, options.weights == "bf16"); },
        .hidden = input.hidden,
        .selection = indexer ? std::span<const std::int32_t>() : input.selection},
       modes);
-  const std::int64_t rows = std::int64_t(input.hidden.size()) / c.hidden_size;
   if (options.json) {
     nlohmann::ordered_json report = {{"checkpoint", options.checkpoint}, {"layer", number},
                                      {"tokens", rows},                   {"index_topk", c.index_topk},

@@ -148,7 +148,8 @@ class Session {
   /// Everything that it holds, to a folder: one file a rank, and cache.json, which takes the place of the one before once all of
   /// them are there. A process that ends meanwhile leaves the session before or this one, whole.
   void save(const std::string& folder);
-  /// Sees what every layer attends to in the sparse modes: i32 [rows, index_topk], row i that of position first + i.
+  /// Sees what every layer attends to in the sparse modes: i32 [rows, K], row i that of position first + i; K is index_topk,
+  /// or less where rows see fewer positions.
   void observe(std::function<void(int layer, std::int64_t first, const Tensor& selection)>);
   State& state() { return *state_; }
 

@@ -24,8 +24,8 @@ class AlignedArray {
     if (size > 0 && bytes > 0) memory_.reset(static_cast<T*>(std::aligned_alloc(64, bytes)));
     if (size > 0 && !memory_)
       throw Error(Status::out_of_memory, "load", "memory", "",
-                  "for " + std::to_string(size) + " elements of " + std::to_string(sizeof(T)) + " bytes was refused",
-                  "");
+                  "is " + std::to_string(size) + " elements of " + std::to_string(sizeof(T)) + " bytes",
+                  "memory the system can give");
   }
 
   T* data() { return memory_.get(); }

@@ -34,7 +34,7 @@ void attend_dense(const Chunk& m, const Part& part) {
 /// `listed`: positions of all rows' selections, as in the next.
 void attend_sparse(const Chunk& m, const Part& part, double listed) {
   Timed timed(m.costs, "sparse_flash_attention_quant", listed * row_bytes(m.cache));
-  const std::int64_t n = m.config.num_attention_heads, k = m.config.index_topk, latent = m.config.kv_lora_rank;
+  const std::int64_t n = m.config.num_attention_heads, k = m.selection.width, latent = m.config.kv_lora_rank;
   const std::int32_t keys = std::int32_t(part.total);
   LayerCache::State& cache = *part.cache;
   sparse_flash_attention_quant(
@@ -44,7 +44,7 @@ void attend_sparse(const Chunk& m, const Part& part, double listed) {
           .key_nope_2d = cache.rows_of(cache.latent),
           .key_rope_2d = cache.rows_of(cache.rope),
           .k_nope_scales = cache.rows_of(cache.latent_scale),
-          .topk_indices = tensor(m.selection + part.row * k, {part.rows, k}),
+          .topk_indices = tensor(m.selection.row(part.row), {part.rows, k}),
           .block_table = cache.block_table(),
           .kv_act_seqs = tensor(&keys, {1}),
           .b = 1,
@@ -59,8 +59,8 @@ void attend_sparse(const Chunk& m, const Part& part, double listed) {
 
 void attend_packed(const Chunk& m, const Part& part, double listed) {
   Timed timed(m.costs, "kv_quant_sparse_flash_attention", listed * row_bytes(m.cache));
-  const std::int64_t n = m.config.num_attention_heads, k = m.config.index_topk;
-  std::int32_t* selection = m.selection + part.row * k;
+  const std::int64_t n = m.config.num_attention_heads, k = m.selection.width;
+  std::int32_t* selection = m.selection.row(part.row);
   for (std::int64_t i = 0; i < part.rows && part.first + i + 1 < k; ++i)
     selection[i * k + part.first + i + 1] = -1;  // the end of a list that is not full
   const std::int32_t queries = std::int32_t(part.rows), keys = std::int32_t(part.total);
@@ -91,18 +91,18 @@ void attend_packed(const Chunk& m, const Part& part, double listed) {
 
 /// Rows that see at most K positions take them all, in order; the others are scored.
 void select(const Chunk& m, const Part& part) {
-  const std::int64_t k = m.config.index_topk, all = std::clamp<std::int64_t>(k - part.first, 0, part.rows);
+  const std::int64_t k = m.selection.width, all = std::clamp<std::int64_t>(k - part.first, 0, part.rows);
   const std::int64_t scored = part.rows - all, at = part.row + all;
   LayerCache::State& cache = *part.cache;
   for (std::int64_t i = 0; i < all; ++i) {
-    std::int32_t* list = m.selection + (part.row + i) * k;
+    std::int32_t* list = m.selection.row(part.row + i);
     std::iota(list, list + part.first + i + 1, 0);
   }
   if (scored == 0) return;
   const std::int32_t queries = std::int32_t(scored), keys = std::int32_t(part.total);
   const Tensor query = slice(m.index_query, at, scored), weights = slice(m.index_weights, at, scored);
   const Tensor query_length = tensor(&queries, {1}), key_length = tensor(&keys, {1});
-  const Tensor indices = tensor(m.selection + at * k, {scored, 1, k});
+  const Tensor indices = tensor(m.selection.row(at), {scored, 1, k});
   Timed timed(m.costs, m.quantised() ? "quant_lightning_indexer" : "lightning_indexer",
               double(part.total) * double(cache.index_key.row_bytes() + cache.index_scale.row_bytes()));
   if (m.quantised()) {

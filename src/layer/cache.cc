@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "io/file.hpp"
+
 namespace dsakit {
 namespace {
 
@@ -26,6 +28,11 @@ void each_kind(State& s, const NewRows& rows, F f) {
 }
 
 }  // namespace
+
+void ScratchMemory::grow(std::size_t bytes) {
+  io::require_memory("scratch", bytes, io::memory_limit(), "model");
+  memory_ = io::AlignedArray<std::byte>(bytes);
+}
 
 std::int64_t latent_group(std::int64_t latent) {
   std::int64_t group = std::min<std::int64_t>(latent, 128);

@@ -21,11 +21,13 @@ std::int64_t latent_group(std::int64_t latent);
 class ScratchMemory {
  public:
   std::byte* require(std::size_t bytes) {
-    if (memory_.size() < bytes) memory_ = io::AlignedArray<std::byte>(bytes);
+    if (memory_.size() < bytes) grow(bytes);
     return memory_.data();
   }
 
  private:
+  void grow(std::size_t bytes);  // OUT_OF_MEMORY beyond DSAKIT_MEM_LIMIT
+
   io::AlignedArray<std::byte> memory_;
 };
 

@@ -2,6 +2,7 @@
 #include "layer/chunk.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 #include <set>
 #include <shared_mutex>
@@ -91,6 +92,10 @@ std::int64_t chunk_tokens(const io::ModelConfig& c) {
   return std::clamp<std::int64_t>(kQueryElements / (c.num_attention_heads * c.kv_lora_rank), 16, 256);
 }
 
+std::int64_t list_width(const io::ModelConfig& c, std::int64_t positions) {
+  return std::min(c.index_topk, std::int64_t(std::bit_ceil(std::uint64_t(positions))));
+}
+
 namespace {
 
 /// Holds the pages of all parts where they are while it lives. In one order everywhere: nobody waits in a circle.
@@ -109,7 +114,7 @@ class PagesInUse {
 }  // namespace
 
 void forward_chunk(const AttentionLayer::State& layer, const Tensor& hidden, const Tensor& out,
-                   std::span<const Part> parts, std::int32_t* selection, const Rotation& rotation,
+                   std::span<const Part> parts, Lists selection, const Rotation& rotation,
                    ScratchMemory& scratch, Context& context, Costs* costs) {
   Chunk chunk{.layer = layer,
               .parts = parts,

@@ -36,7 +36,7 @@ struct Chunk {
   Context& context;
   Costs* costs;
   Tensor hidden, out;       // [rows, He]
-  std::int32_t* selection;  // [rows, K], or null in dense mode
+  Lists selection;
 
   const io::ModelConfig& config = layer.config;
   const LayerCache::State& cache = *parts[0].cache;  // one of those of its kind

@@ -139,12 +139,15 @@ void AttentionLayer::forward(const Tensor& hidden, const Tensor& out, std::span<
   check_forward(*state_, hidden, out, sequences, selection, rotation);
   LayerCache::State& cache = sequences[0].cache->state();
   state_->weights.prepare(cache.mode);
-  const std::int64_t rows = hidden.shape[0], step = chunk_tokens(state_->config), topk = state_->config.index_topk;
+  const std::int64_t rows = hidden.shape[0], step = chunk_tokens(state_->config);
   std::vector<std::int64_t> before;
+  std::int64_t positions = 1;
   for (const NewTokens& s : sequences) {
     before.push_back(s.cache->length());
     s.cache->state().reserve(before.back() + s.count);
+    positions = std::max(positions, before.back() + s.count);
   }
+  const std::int64_t topk = list_width(state_->config, positions);
   std::vector<std::int32_t> own(is_sparse(cache.mode) ? std::min(rows, step) * topk : 0);
   const auto given = [&](std::int64_t i) { return data_of<std::int32_t>(selection) + i * selection.stride[0]; };
   try {
@@ -156,7 +159,7 @@ void AttentionLayer::forward(const Tensor& hidden, const Tensor& out, std::span<
       const Rotation turned = rotation.cos ? Rotation{slice(rotation.cos, first, count),
                                                       slice(rotation.sin, first, count)}
                                            : Rotation{};
-      forward_chunk(*state_, slice(hidden, first, count), slice(out, first, count), parts, own.data(), turned,
+      forward_chunk(*state_, slice(hidden, first, count), slice(out, first, count), parts, {own.data(), topk}, turned,
                     cache.scratch, context, costs);
       for (const Part& part : parts)
         for (std::int64_t i = 0; i < part.rows && selection && state_->indexer; ++i)

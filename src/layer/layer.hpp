@@ -44,15 +44,29 @@ struct Part {
   std::int64_t total = first + rows;   // positions that its last row sees
 };
 
+/// The selections of rows beside each other: [rows, width]; nothing in dense mode.
+struct Lists {
+  std::int32_t* data = nullptr;
+  std::int64_t width = 0;
+
+  std::int32_t* row(std::int64_t i) const { return data + i * width; }
+  Lists from(std::int64_t i) const { return {row(i), width}; }
+  explicit operator bool() const { return data != nullptr; }
+};
+
+/// How long lists of a call have to be where rows see at most `positions`: not index_topk, which may be beyond any text.
+/// Doubled as a session grows, so that its scratch is not made anew with every token.
+std::int64_t list_width(const io::ModelConfig&, std::int64_t positions);
+
 /// One chunk: hidden bf16 [rows, He] of any row stride, out bf16 or f32 alike; parts one after the other, each of
-/// another cache of one mode; selection [rows, K] contiguous, or null in dense mode; rotation as in forward. Everything
-/// was checked and the mode's weights were prepared; lengths move on at the very end.
+/// another cache of one mode; rotation as in forward. Everything was checked and the mode's weights were prepared; lengths
+/// move on at the very end.
 void forward_chunk(const AttentionLayer::State& layer, const Tensor& hidden, const Tensor& out,
-                   std::span<const Part> parts, std::int32_t* selection, const Rotation& rotation,
+                   std::span<const Part> parts, Lists selection, const Rotation& rotation,
                    ScratchMemory& scratch, Context& context, Costs* costs);
 
 /// What layer `layer` is given: the residual [tokens, hidden_size] and, in models with an indexer, the selection
-/// [tokens, index_topk] of the layer before (none before the first).
+/// [tokens, least of index_topk and tokens] of the layer before (none before the first).
 struct Entering {
   std::vector<float> residual;
   std::vector<std::int32_t> selection;

@@ -12,7 +12,7 @@ namespace dsakit {
 namespace {
 
 [[noreturn]] void refuse_option(const char* name, std::string_view got, const char* wanted) {
-  throw Error(Status::invalid_argument, "model", name, "", "is " + std::string(got.substr(0, 120)), wanted);
+  throw Error(Status::invalid_argument, "model", name, "", "is " + printable(got), wanted);
 }
 
 MlpOptions mlp_options(const ModelOptions& options) {
@@ -232,18 +232,17 @@ namespace {
 void attend(const Tokens& t, const Model::State::Layer& layer, int number, std::span<Session::State* const> sessions,
             std::int64_t first, std::int64_t rows) {
   Session::State& one = *sessions[0];
-  const std::int64_t width = t.config.hidden_size, topk = t.config.index_topk,
-                     each = rows / std::int64_t(sessions.size());
+  const std::int64_t width = t.config.hidden_size, each = rows / std::int64_t(sessions.size());
   std::vector<Part> parts;
   for (Session::State* session : sessions)
     parts.push_back({&session->caches[number].state(), std::int64_t(parts.size()) * each, each});
-  std::int32_t* selection = is_sparse(one.mode) ? t.selection + first * topk : nullptr;
+  const Lists selection = is_sparse(one.mode) ? t.selection.from(first) : Lists{};
   forward_chunk(layer.attention.state(), tensor(t.input + first * width, {rows, width}),
                 tensor(t.change + first * width, {rows, width}), parts, selection, {}, one.layer_scratch, t.context,
                 &one.costs);
   for (std::size_t i = 0; i < parts.size() && selection; ++i)
     if (const auto& observer = sessions[i]->observer)
-      observer(number, parts[i].first, tensor<const std::int32_t>(selection + parts[i].row * topk, {each, topk}));
+      observer(number, parts[i].first, tensor<const std::int32_t>(selection.row(parts[i].row), {each, selection.width}));
 }
 
 /// Tokens of sessions of one model and mode, as many of each, one session after the other; logits of the last `wanted`.
@@ -255,7 +254,11 @@ void run_pass(std::span<Session::State* const> sessions, std::span<const std::in
   const Model::State& model = *one.model;
   const std::int64_t rows = std::int64_t(tokens.size()),
                      step = sessions.size() > 1 ? rows : chunk_tokens(model.config);
-  const auto arrays = [&](Carver& carver) { return Tokens(model, one.costs, context, rows, carver); };
+  std::int64_t positions = 0;
+  for (const Session::State* session : sessions)
+    if (!session->caches.empty())  // as a model has that ends before its first layer
+      positions = std::max(positions, session->length() + rows / std::int64_t(sessions.size()));
+  const auto arrays = [&](Carver& carver) { return Tokens(model, one.costs, context, rows, positions, carver); };
   Carver memory(one.scratch.require(measured(arrays)));
   const Tokens t = arrays(memory);
   t.read_embedding(tokens, {0, rows});
@@ -384,13 +387,14 @@ Entering entering_layer(std::shared_ptr<const io::Checkpoint> checkpoint, int la
   check_tokens(c, tokens);
   const auto model = std::make_shared<const Model::State>(checkpoint, options, layer);
   const Mode mode = c.index_topk > 0 ? Mode::sparse_bf16 : Mode::dense_bf16;
-  const std::int64_t rows = std::int64_t(tokens.size()), topk = c.index_topk;
+  const std::int64_t rows = std::int64_t(tokens.size()), topk = std::min(c.index_topk, rows);
   Session::State session(model, mode, kDefaultPageSize);
   Entering all{std::vector<float>(std::size_t(rows * c.hidden_size)), {}};
   if (layer > 0) all.selection.resize(std::size_t(rows * topk));
   session.observer = [&](int number, std::int64_t first, const Tensor& t) {
-    if (number == layer - 1)
-      std::copy_n(static_cast<const std::int32_t*>(t.data), t.shape[0] * topk, all.selection.data() + first * topk);
+    for (std::int64_t i = 0; i < t.shape[0] && number == layer - 1; ++i)
+      std::copy_n(static_cast<const std::int32_t*>(t.data) + i * t.stride[0], std::min(t.shape[1], topk),
+                  all.selection.data() + (first + i) * topk);
   };
   session.reserve(rows);
   for (std::int64_t first = 0; first < rows; first += model->pass)

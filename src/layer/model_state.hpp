@@ -85,7 +85,7 @@ std::size_t measured(Make&& make) {
 }
 
 /// Tokens on their way through a model; their arrays. Attention and dense MLPs take a chunk of them at a time, experts
-/// all: a pass.
+/// all: a pass. Its last rows see `positions`.
 struct Tokens {
   const Model::State& model;
   const io::ModelConfig& config;
@@ -94,9 +94,10 @@ struct Tokens {
   std::int64_t rows;
   float *residual, *normal, *change;  // [rows, hidden_size]
   bf16* input;                        // [rows, hidden_size]
-  std::int32_t* selection;            // [rows, index_topk]
+  Lists selection;
 
-  Tokens(const Model::State& model, Costs& costs, Context& context, std::int64_t rows, Carver& carver)
+  Tokens(const Model::State& model, Costs& costs, Context& context, std::int64_t rows, std::int64_t positions,
+         Carver& carver)
       : model(model),
         config(model.config),
         costs(costs),
@@ -106,7 +107,9 @@ struct Tokens {
         normal(carver.take<float>(rows * config.hidden_size)),
         change(carver.take<float>(rows * config.hidden_size)),
         input(carver.take<bf16>(rows * config.hidden_size)),
-        selection(carver.take<std::int32_t>(rows * config.index_topk)) {}
+        selection{nullptr, list_width(config, positions)} {
+    selection.data = carver.take<std::int32_t>(rows * selection.width);
+  }
 
   /// Rows of the embedding, to `input`.
   void read_embedding(std::span<const std::int32_t> tokens, Slice some) const {

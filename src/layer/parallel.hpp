@@ -96,13 +96,14 @@ struct ShardedCache {
 };
 
 class ScratchMemory;
+struct Lists;
 class GatedMlp;
 
 /// A chunk through an attention layer whose weights are a rank's share: hidden bf16 [count, He], out f32 alike, of the rows
 /// of this replica; selection [count, K], or null in dense mode. The caches have room. Works through `talk`: what fails is
 /// kept there.
 void forward_parallel(Peers&, const AttentionLayer::State&, const Tensor& hidden, const Tensor& out, const ChunkRows&,
-                      const ShardedCache&, std::int32_t* selection, ScratchMemory&, Context&, Costs*);
+                      const ShardedCache&, Lists selection, ScratchMemory&, Context&, Costs*);
 
 /// Of its scratch memory. `selects`: the mode is sparse.
 std::size_t parallel_layer_bytes(Peers&, const AttentionLayer::State&, const ChunkRows&, const ShardedCache&, bool selects,

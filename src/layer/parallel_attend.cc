@@ -58,7 +58,7 @@ shards::Attention attention_of(const SharedChunk& s) {
                         .tokens = {}};
   for (std::int64_t i = 0; i < m.rows; ++i)
     all.tokens.push_back({.sequence = 0,
-                          .list = m.sparse() ? m.selection + i * m.config.index_topk : nullptr,
+                          .list = m.sparse() ? m.selection.row(i) : nullptr,
                           .count = listed(s, i)});
   return all;
 }

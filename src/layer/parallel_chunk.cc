@@ -171,13 +171,13 @@ std::size_t parallel_layer_bytes(Peers& p, const AttentionLayer::State& layer, c
               .costs = nullptr,
               .hidden = hidden,
               .out = hidden,
-              .selection = selects ? &selection : nullptr};
+              .selection = {selects ? &selection : nullptr, 0}};
   SharedChunk s{p, chunk, rows, cache};
   return take_all_arrays(chunk, s, nullptr);
 }
 
 void forward_parallel(Peers& p, const AttentionLayer::State& layer, const Tensor& hidden, const Tensor& out,
-                      const ChunkRows& rows, const ShardedCache& cache, std::int32_t* selection,
+                      const ChunkRows& rows, const ShardedCache& cache, Lists selection,
                       ScratchMemory& scratch, Context& context, Costs* costs) {
   const Part kind{.cache = &cache.latents, .row = 0, .rows = hidden.shape[0], .first = rows.first};
   Chunk chunk{.layer = layer,

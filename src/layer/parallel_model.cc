@@ -44,20 +44,20 @@ void embed(const Tokens& t, Peers& p, std::span<const std::int32_t> tokens) {
 
 void run_layers(const Tokens& t, Session::State& session, const Pass& pass) {
   Peers& p = *session.model->peers;
-  const std::int64_t width = t.config.hidden_size, topk = t.config.index_topk, step = chunk_tokens(t.config);
+  const std::int64_t width = t.config.hidden_size, step = chunk_tokens(t.config);
   for (std::size_t l = 0; l < t.model.layers.size(); ++l) {
     const Model::State::Layer& layer = t.model.layers[l];
     p.talk.work([&] { t.norm_before_attention(layer.attention_norm); });
     for (std::size_t i = 0; i < pass.chunks.size(); ++i) {
       const std::int64_t first = pass.begin[i], rows = pass.chunks[i].count(p.q);
-      std::int32_t* selection = is_sparse(session.mode) ? t.selection + first * topk : nullptr;
+      const Lists selection = is_sparse(session.mode) ? t.selection.from(first) : Lists{};
       forward_parallel(p, layer.attention.state(), tensor(t.input + first * width, {rows, width}),
                        tensor(t.change + first * width, {rows, width}), pass.chunks[i],
                        {session.caches[l].state(), session.index_caches[l].state()}, selection, session.layer_scratch,
                        t.context, &session.costs);
       if (session.observer && selection && !p.talk.failed() && !pass.chunks[i].split())
         p.talk.work([&] {
-          session.observer(int(l), pass.chunks[i].first, tensor<const std::int32_t>(selection, {rows, topk}));
+          session.observer(int(l), pass.chunks[i].first, tensor<const std::int32_t>(selection.data, {rows, selection.width}));
         });
     }
     p.talk.work([&] { t.norm_before_mlp(layer.mlp_norm); });
@@ -117,7 +117,8 @@ void run_pass(Session::State& session, std::span<const std::int32_t> tokens, std
   const Pass pass(p, first, std::int64_t(tokens.size()), chunk_tokens(model.config));
   // Room for the rows that logits are wanted of, wherever they were made.
   const std::int64_t rows = std::max(pass.own, wanted);
-  const auto arrays = [&](Carver& carver) { return Tokens(model, session.costs, context, rows, carver); };
+  const std::int64_t positions = first + std::int64_t(tokens.size());
+  const auto arrays = [&](Carver& carver) { return Tokens(model, session.costs, context, rows, positions, carver); };
   Carver memory(session.scratch.require(measured(arrays)));
   Tokens t = arrays(memory);
   t.rows = pass.own;
@@ -164,7 +165,7 @@ void make_room(Session::State& session, const Pass& pass, std::int64_t wanted, C
                                   std::int64_t(std::bit_ceil(std::uint64_t(last.first + last.rows)))};
   if (session.room == room) return;  // as one token after the other has
   const std::int64_t rows = std::max(pass.own, wanted), step = chunk_tokens(model.config);
-  session.scratch.require(measured([&](Carver& carver) { return Tokens(model, session.costs, context, rows, carver); }));
+  session.scratch.require(measured([&](Carver& carver) { return Tokens(model, session.costs, context, rows, room.end, carver); }));
   std::size_t bytes = 0;
   for (std::size_t l = 0; l < model.layers.size(); ++l) {
     const Model::State::Layer& layer = model.layers[l];

@@ -16,7 +16,7 @@ namespace {
 struct Scored {
   const SharedChunk& s;
   const Ownership owner = s.parallel.index_rows();
-  const std::int64_t k = s.chunk.config.index_topk;
+  const std::int64_t k = s.chunk.selection.width;
   const std::int64_t first = [&] {
     std::int64_t i = 0;
     while (i < s.chunk.rows && s.position(i) < k) ++i;
@@ -89,7 +89,7 @@ Selection::Selection(const SharedChunk& s) : s_(s) {
   const Scored all{s};
   first_ = all.first;
   for (std::int64_t i = 0; i < all.first; ++i) {
-    std::int32_t* list = m.selection + i * all.k;
+    std::int32_t* list = m.selection.row(i);
     std::iota(list, list + s.position(i) + 1, 0);
   }
   if (all.count == 0) return;
@@ -105,9 +105,9 @@ Selection::Selection(const SharedChunk& s) : s_(s) {
 void Selection::finish() {
   if (!merged_) return;
   const Chunk& m = s_.chunk;
-  const std::int64_t k = m.config.index_topk;
+  const std::int64_t k = m.selection.width;
   Timed timed(m.costs, "merge_selection", 0);
-  const auto list = [&](std::int64_t row) { return m.selection + (first_ + row) * k; };
+  const auto list = [&](std::int64_t row) { return m.selection.row(first_ + row); };
   const bool well = merged_->finish([&](std::int64_t row, std::span<const std::uint64_t> best) {
     std::ranges::transform(best, list(row), [](std::uint64_t c) { return std::int32_t(position_of(c)); });
   });
