@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from .errors import Error, raise_error
+from .whole_files import write_whole
 
 
 def _settings(path: pathlib.Path) -> dict[str, Any]:
@@ -78,8 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
         tokenizer = Tokenizer(options.MODEL)
         data = sys.stdin.buffer.read() if options.FILE == "-" else pathlib.Path(options.FILE).read_bytes()
         ids = np.array(tokenizer.encode(data.decode()), np.int32)
-        with open(options.out, "wb") as file:  # np.save would append a suffix to the name
-            np.save(file, ids)
+        write_whole(options.out, lambda file: np.save(file, ids), "text")
     except (Error, ImportError, OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 3

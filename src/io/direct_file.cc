@@ -18,9 +18,13 @@ DirectFile::DirectFile(const File& file) : file_(file), descriptor_(-1) {
   descriptor_ = Descriptor(::open(file_.path().c_str(), kFlags | O_DIRECT));
   direct_ = descriptor_.number() >= 0;
   if (!direct_) descriptor_ = Descriptor(::open(file_.path().c_str(), kFlags));
-  struct stat status;
-  if (descriptor_.number() < 0 || ::fstat(descriptor_.number(), &status) != 0)
+  struct stat status, first;
+  if (descriptor_.number() < 0 || ::fstat(descriptor_.number(), &status) != 0 ||
+      ::fstat(file_.descriptor(), &first) != 0)
     throw Error(Status::io_error, "load", file_.name(), "", "cannot be opened", "a readable file");
+  if (status.st_dev != first.st_dev || status.st_ino != first.st_ino)
+    throw Error(Status::io_error, "load", file_.name(), "", "was replaced while it was opened",
+                "the file whose header was read");
   changed_ = status.st_mtim;
 }
 

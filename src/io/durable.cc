@@ -2,6 +2,7 @@
 #include "io/durable.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -36,7 +37,13 @@ DurableFile::DurableFile(const std::string& folder, const std::string& name, con
       path_(folder + "/" + name),
       partial_(folder + "/." + name + ".partial"),
       operation_(operation),
-      descriptor_(opened(partial_, O_WRONLY | O_CREAT | O_TRUNC, operation)) {}
+      descriptor_(-1) {
+  struct stat status;
+  if (::stat(path_.c_str(), &status) == 0 && !S_ISREG(status.st_mode))
+    throw Error(Status::io_error, operation, printable(path_), "", "is a directory, a pipe or a device",
+                "a file that can be written");
+  descriptor_ = opened(partial_, O_WRONLY | O_CREAT | O_TRUNC, operation);
+}
 
 DurableFile::~DurableFile() {
   if (!committed_) ::unlink(partial_.c_str());

@@ -11,7 +11,7 @@ namespace dsakit::io {
 
 /// A file of a folder that is there whole or not at all: it is written as .NAME.partial, synced and renamed, and the
 /// folder is synced. Whatever fails is IO_ERROR of `operation` and leaves nothing behind; a process that ends before
-/// commit() leaves the partial file.
+/// commit() leaves the partial file. What is there and no regular file, a device for instance, is not replaced.
 class DurableFile {
  public:
   DurableFile(const std::string& folder, const std::string& name, const char* operation);

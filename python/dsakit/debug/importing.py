@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import pathlib
 from collections.abc import Iterable, Mapping
@@ -12,6 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from ..errors import raise_error, shown
+from ..whole_files import write_whole
 from .case import GROUPS, Case
 
 _NUMPY = {
@@ -178,5 +180,6 @@ def export_case(case: Case, folder: str | pathlib.Path) -> None:
         if array.dtype.kind == "V" or array.dtype.name in _NUMPY:
             about["dtypes"][key] = array.dtype.name
             array = array.view(f"u{array.dtype.itemsize}")
-        np.save(folder / f"{key}.npy", array)
-    (folder / "case.json").write_text(json.dumps(about, indent=1))
+        write_whole(folder / f"{key}.npy", functools.partial(np.save, arr=array), "export")
+    text = json.dumps(about, indent=1).encode()
+    write_whole(folder / "case.json", lambda file: file.write(text), "export")

@@ -23,7 +23,8 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from ..errors import raise_error
+from ..errors import printable, raise_error
+from ..whole_files import write_whole
 
 # Of each colour its twin on dark paper.
 INK, MUTED, GRID, PAPER = "#1a1a1e", "#5c5f66", "#dcdee2", "#ffffff"
@@ -154,11 +155,11 @@ class Picture:
         """As .svg or .png."""
         path = pathlib.Path(path)
         if path.suffix == ".svg":
-            path.write_text(self.svg())
+            write_whole(path, lambda file: file.write(self.svg().encode()), "plot")
         elif path.suffix == ".png":
-            path.write_bytes(self.png())
+            write_whole(path, lambda file: file.write(self.png()), "plot")
         else:
-            raise_error("INVALID_ARGUMENT", "plot", "output", "", f"is {path.name[:120]}", "a file *.svg or *.png")
+            raise_error("INVALID_ARGUMENT", "plot", "output", "", f"is {printable(path.name)}", "a file *.svg or *.png")
 
 
 Drawn = tuple[str, Figure, str]  # what it is made of, the figure, what it shows

@@ -16,7 +16,8 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from ..errors import Error, raise_error
+from ..errors import Error, printable, raise_error
+from ..whole_files import write_whole
 from . import gather
 from .case import Case
 from .of_calls import case_files
@@ -93,7 +94,7 @@ def report(
     ref     of one case: another recording of the call, whose results are wanted
     """
     if pathlib.Path(output).suffix not in (".html", ".htm"):
-        got = f"is {pathlib.Path(output).name[:120]}"
+        got = f"is {printable(pathlib.Path(output).name)}"
         raise_error("INVALID_ARGUMENT", "report", "output", "", got, "a file *.html")
     paths = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
     files = case_files(paths)
@@ -133,7 +134,7 @@ def report(
         shown=shown, together=together, diff=diff, light=light, dark={k: DARK[v] for k, v in light.items()},
         follows=FOLLOWS,
     )  # fmt: skip
-    pathlib.Path(output).write_text(text)
+    write_whole(output, lambda file: file.write(text.encode()), "report")
     return {
         "schema": "dsakit.report/1",
         "verdict": verdict,

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from .. import _core
+from ..whole_files import write_whole
 from .dtypes import OF_WORD, floats
 from .names import SaturationMode
 from .observing import VIEWS, Observer, observing, parameters_of, results_of, tensors_of
@@ -204,10 +205,8 @@ def save(record: Record, path: Any) -> None:
     ]
     text = json.dumps({"__metadata__": {"operations": json.dumps(about)}} | header).encode()
     text += b" " * (-len(text) % 8)
-    with open(path, "wb") as f:
-        f.write(struct.pack("<Q", len(text)) + text)
-        for o in record:
-            f.write(o.values.tobytes())
+    parts = [struct.pack("<Q", len(text)) + text, *(o.values.tobytes() for o in record)]
+    write_whole(path, lambda file: file.writelines(parts), "debug.save")
 
 
 def load(path: Any) -> Record:
