@@ -109,7 +109,9 @@ def parsers(command: str) -> dict[str, argparse.ArgumentParser]:
               "import call.pt --call torch_npu.npu_rms_norm -o case.safetensors")  # fmt: skip
     one.add_argument("path", metavar="PATH", help="what the other tool wrote")
     one.add_argument("--call", default="", help="the spelling that was called, such as torch_npu.npu_rms_norm")
-    one.add_argument("--map", type=_renamed, action="append", default=[], metavar="3=weights", help="another name for a tensor")
+    one.add_argument(
+        "--map", type=_renamed, action="append", default=[], metavar="3=weights", help="another name for a tensor"
+    )
     one.add_argument("-o", "--output", required=True, help="a .safetensors file, or a folder")
     one.set_defaults(run=_import)
     one = add("export", "A case as a folder of .npy files", "export case.safetensors -o arrays")
@@ -135,7 +137,9 @@ def main(arguments: list[str] | None = None, command: str = "python -m dsakit.de
         return _EXITS.get(e.status, 2)
     except OSError as e:
         what = printable(str(e.filename or "output"))
-        print(f"{arguments[0]}: {what} cannot be used: {e.strerror}, wanted a file or a folder that can", file=sys.stderr)
+        print(
+            f"{arguments[0]}: {what} cannot be used: {e.strerror}, wanted a file or a folder that can", file=sys.stderr
+        )
         return 3
     except KeyboardInterrupt:
         return 130

@@ -2,7 +2,7 @@
 """Calls with one thing wrong: each is made from a small good call of calls.py and from what `dsakit describe` says of the
 operator's parameters. Ids are those of robustness_cases.tsv."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable
 
 import numpy as np
@@ -11,11 +11,20 @@ import dsakit
 import dsakit.debug
 from dsakit import _core
 
-from .calls import CALLS
+from .calls import CALLS, STRICT
 from .capsule import capsule
 from .cases import BF16, F
 from .harness import CLASSES
 
+
+def arrays(args):
+    values = [v if isinstance(v, (list, tuple)) else [v] for v in args.values()]
+    return [v for part in values for v in part if isinstance(v, np.ndarray) and not v.dtype.hasobject]
+
+
+# Good calls: small ones, and those of the chip's sizes whose memory can be looked at before and after each refusal.
+GOOD = CALLS | {name: call for name, call in STRICT.items() if sum(v.nbytes for v in arrays(call.make())) < 2**20}
+TAG = "[strict: Atlas A2/A3]"
 as_strided = np.lib.stride_tricks.as_strided
 BEYOND = "beyond its buffer"
 INT32_MAX = 2**31 - 1
@@ -42,8 +51,6 @@ PARTNERS = {  # a tensor that asks for another one, or for other shapes
     "dequant_scale": {"k_scale_cache"},
     "pertoken_scale": {"output_dtype"},
 }
-# What the library answers otherwise than the table says, and why.
-KNOWN = {("P01", "level long"): "control characters of a level are not escaped"}
 RUNS = {"group_len", "group_key_idx", "group_key_cache_idx"}
 
 
@@ -53,6 +60,7 @@ class Break:
 
     position    subscript form; "[" for any element; None for any
     views       can be said of torch tensors as well; else of arrays and capsules alone
+    level       to ask for, if any; then the answer may be that of the chip, which its sentence says, or that to the good call
     """
 
     id: str
@@ -64,17 +72,18 @@ class Break:
     position: str | None = ""
     says: tuple[str, ...] = ()
     views: bool = True
+    level: str = ""
 
     @property
     def operator(self):
-        return CALLS[self.call].operator
+        return GOOD[self.call].operator
 
     @property
     def field(self):
         return self.what.split()[0]
 
     def __str__(self):
-        return f"{self.call}: {self.id} {self.what}"
+        return f"{self.call}: {self.id} {self.what}" + (f" in {self.level}" if self.level else "")
 
 
 def spread(v):
@@ -126,7 +135,7 @@ def with_entry(v, at, value):
 
 def breaks(name):
     """All of one good call."""
-    call, good = CALLS[name], CALLS[name].make()
+    call, good = GOOD[name], GOOD[name].make()
     for field, f in FIELDS[call.operator].items():
         value = good.get(field)
         if f["role"] in ("attribute", "reserved"):
@@ -156,7 +165,7 @@ def breaks(name):
 
 def of_tensor(name, field, f, value, at=None):
     """Rows T; `at`: of one tensor of a list."""
-    call = CALLS[name]
+    call = GOOD[name]
     written, twins = field in call.written, {"key", "value"}
     whose = set(call.tensors()) if call.operator.startswith(MOVES) else {field} | (twins if field == "key" else set())
 
@@ -218,7 +227,7 @@ def of_tensor(name, field, f, value, at=None):
 def of_numbers(name, field, f, value):
     """Rows S, B, C and I: what integer data say."""
 
-    lengths = {n for n, other in FIELDS[CALLS[name].operator].items() if other["kind"] == "lengths"}
+    lengths = {n for n, other in FIELDS[GOOD[name].operator].items() if other["kind"] == "lengths"}
 
     def entry(id, at, new, statuses, position, what="", parameters=None, says=None):
         change = lambda args: args.update({field: with_entry(args[field], at, new)})
@@ -237,10 +246,11 @@ def of_numbers(name, field, f, value):
     elif f["kind"] == "table":
         yield entry("B01", (0, 0), -1, {"INVALID_BLOCK"}, "[0][0]")
         yield entry("B02", (0, 0), INT32_MAX, {"INVALID_BLOCK"}, "[0][0]")
-        for what, change in (("rows", lambda v: v[:1].copy()), ("rank", lambda v: v.reshape(-1))):
+        rows = {"rows": lambda v: v[:1].copy()} if len(value) > 1 else {}
+        for what, change in (rows | {"rank": lambda v: v.reshape(-1)}).items():
             replace = lambda args, change=change: args.update({field: change(args[field])})
             yield Break("B09", f"{field} {what}", name, replace, SHAPE, {field} | lengths)
-        if f["role"] == "in_opt" and field not in CALLS[name].optional:
+        if f["role"] == "in_opt" and field not in GOOD[name].optional:
             yield Break("B10", field, name, lambda args: args.update({field: None}), VALUE, {field})
     elif f["kind"] == "index" and f["role"] != "inout" and (name, field) not in UNREAD:
         first, listed = (0,) * value.ndim, "sparse_indices" in field or "topk" in field
@@ -268,7 +278,8 @@ def of_attribute(name, field, f, good):
         yield given("P08", typed, DTYPE, "of another type", views=False)
         if f["dtypes"] == "str":
             yield given("P01", "", VALUE, "empty")
-            yield given("P01", "x\n" * 5000, VALUE, "long")
+            # in bytes it ends within a character after 120
+            yield given("P01", "xx" + "é\n" * 5000, VALUE, "long")
     elif f["kind"] == "flag":
         yield given("P08", 1, DTYPE, "an int", views=False)
     elif f["kind"] == "number":
@@ -282,6 +293,12 @@ def of_attribute(name, field, f, good):
         elif any(word in field for word in SCALES):
             for bad in (float("nan"), float("inf"), -float("inf"), *(NOT_ABOVE_0 if "epsilon" in field else ())):
                 yield given("P03", bad, VALUE, str(bad))
+
+
+def in_strict(b):
+    """The same at that level, where there is one to give: it is refused as ever, or for what the chip lacks."""
+    levels = "level" in FIELDS[b.operator] and b.field != "level" and b.call not in STRICT
+    return replace(b, level="strict") if levels else None
 
 
 # ---- ways to make a call
@@ -311,11 +328,15 @@ class Face:
 
     def calls(self):
         """The good calls that it has."""
-        return list(CALLS)
+        return list(GOOD)
 
     def takes(self, b):
         names = b.what.split()[:2] if b.id in ("A01", "A02") else [b.field]
         return self.results or all(FIELDS[b.operator][n]["role"] != "out" for n in names)
+
+    def says_otherwise(self, b):
+        """Whether its sentence has other words than that of arrays."""
+        return False
 
     def spelling(self, operator):
         return operator
@@ -327,7 +348,7 @@ class Face:
         raise NotImplementedError
 
     def call(self, name, args):
-        return self.function(CALLS[name].operator)(**self.prepared(name, args))
+        return self.function(GOOD[name].operator)(**self.prepared(name, args))
 
 
 class Numpy(Face):
@@ -349,6 +370,29 @@ class Spelled(Numpy):
 
     def function(self, operator):
         return getattr(self.module, "npu_" + operator)
+
+
+class C(Face):
+    """dsakit_run of dsakit.h."""
+
+    def __init__(self, library):
+        self.library = library
+
+    def takes(self, b):
+        # C has neither objects nor buffers whose ends are known, and no capsules
+        unsaid = b.id == "T15" or b.what.endswith((BEYOND, "complex", "64 bits", "version"))
+        return super().takes(b) and not unsaid
+
+    def says_otherwise(self, b):
+        # types and lists by their names in C; what a capsule of Python's is refused for comes to the operator itself
+        return (
+            b.id in ("P07", "P08", "T01", "T10")
+            or (b.id == "T18" and FIELDS[b.operator][b.field]["list"])
+            or (b.level and b.id in ("T03", "T04", "T05"))
+        )
+
+    def call(self, name, args):
+        self.library.run(GOOD[name].operator, args)
 
 
 class Torch(Numpy):
@@ -376,7 +420,7 @@ class Dispatched(Torch):
     def call(self, name, args):
         import torch
 
-        form, given = self.graph._forms[CALLS[name].operator], {}
+        form, given = self.graph._forms[GOOD[name].operator], {}
         for key, value in self.prepared(name, args).items():
             if key in form.inputs:
                 kind = form.inputs[key]["kind"]
@@ -412,7 +456,8 @@ class TorchNpu(Torch):
         # neither the level, which is a thread's, nor required parameters, which the schema has
         space, name = self.spaces[b.operator]
         known = {a.name for a in getattr(space, name).default._schema.arguments}
-        return super().takes(b) and b.field in known and b.id != "T18"
+        copied = b.level and b.id == "T13" and b.field in ("x", "kv")  # as the device does with slices
+        return super().takes(b) and b.field in known and b.id != "T18" and not copied
 
     def spelling(self, operator):
         return self.spaces[operator][1]
@@ -420,12 +465,18 @@ class TorchNpu(Torch):
     def prepared(self, name, args):
         import torch
 
-        fields = FIELDS[CALLS[name].operator]
+        fields = FIELDS[GOOD[name].operator]
         given = {k: v for k, v in super().prepared(name, args).items() if fields[k]["role"] != "out"}
-        if CALLS[name].operator == "kv_quant_sparse_flash_attention":
+        if GOOD[name].operator == "kv_quant_sparse_flash_attention":
             given.pop("return_softmax_lse", None)
         dtypes = {k: getattr(torch, v) for k, v in given.items() if fields[k]["kind"] == "dtype" and isinstance(v, str)}
         return given | dtypes
+
+    def call(self, name, args):
+        import dsakit.npu
+
+        with dsakit.npu.level(args.get("level", "portable")):
+            return super().call(name, {k: v for k, v in args.items() if k != "level"})
 
     def function(self, operator):
         space, name = self.spaces[operator]
@@ -445,14 +496,14 @@ def bits(value):
 
 def good_bits(face, name):
     """What a good call leaves."""
-    args = CALLS[name].make()
+    args = GOOD[name].make()
     result = face.call(name, args)
-    return bits(result), bits([args[w] for w in CALLS[name].written])
+    return bits(result), bits([args[w] for w in GOOD[name].written])
 
 
 def case_of(name, args):
     """The call as a case; memory for results is no part of one."""
-    operator = CALLS[name].operator
+    operator = GOOD[name].operator
     case = dsakit.debug.Case(f"dsakit.{operator}")
     for key, value in args.items():
         f = FIELDS[operator][key]
@@ -466,17 +517,23 @@ def case_of(name, args):
     return case
 
 
-def arrays(args):
-    values = [v if isinstance(v, (list, tuple)) else [v] for v in args.values()]
-    return [v for part in values for v in part if isinstance(v, np.ndarray) and not v.dtype.hasobject]
+def said_in_strict(face, name):
+    """What the good call is refused for there, where it is one of portable alone; or ""."""
+    try:
+        face.call(name, GOOD[name].make() | {"level": "strict"})
+    except dsakit.Error as error:
+        return str(error)
+    return ""
 
 
 def answer(face, b):
     """The sentence of the refusal, and why it is not the one that is due, or ""."""
-    args = CALLS[b.call].make()
+    args = GOOD[b.call].make()
     before = arrays(args)
     b.change(args)
-    guards = before + (arrays(args) if b.what.split(" ", 1)[-1] != BEYOND else [])
+    if b.level:
+        args["level"] = b.level
+    guards = before + (arrays(args) if not b.what.endswith(BEYOND) else [])
     kept = [v.tobytes() for v in guards]
     try:
         face.call(b.call, args)
@@ -493,16 +550,18 @@ def answer(face, b):
 def fault(face, b, caught):
     """What is wrong with an error as the answer to a break."""
     text = str(caught)
-    if caught.status not in b.statuses or not isinstance(caught, CLASSES[caught.status]):
+    of_chip = b.level == "strict" and (text.endswith(TAG) or text == said_in_strict(face, b.call))
+    if not (of_chip or caught.status in b.statuses) or not isinstance(caught, CLASSES[caught.status]):
         return f"{caught.status}: {text}"
-    if caught.operator != face.spelling(b.operator) or caught.parameter not in b.parameters:
+    if caught.operator != face.spelling(b.operator) or not (of_chip or caught.parameter in b.parameters):
         return f"operator {caught.operator}, parameter {caught.parameter}: {text}"
-    if b.position not in (None, caught.position) and not (b.position == "[" and caught.position.startswith("[")):
+    beginning = b.position == "[" and caught.position.startswith("[")
+    if not (of_chip or beginning or b.position in (None, caught.position)):
         return f"position {caught.position!r}, wanted {b.position!r}: {text}"
     where = f"{caught.operator}: {caught.parameter}{caught.position} {caught.got}, wanted {caught.wanted}"
     if not (caught.got and caught.wanted and text.startswith(where) and text.isprintable()):
         return f"{text!r} is no sentence of {where!r}"
     for part in b.says:
-        if part not in text:
+        if part not in text and not of_chip:
             return f"{part!r} is not said: {text}"
     return ""
