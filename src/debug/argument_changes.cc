@@ -96,7 +96,7 @@ void lengths(const Arguments& a, Changes& all) {
        {std::pair{string(n.lengths_query), query_totals(a)}, {string(n.lengths_key), key_totals(a)}}) {
     if (name.empty() || !a.tensor(name) || a.tensor(name).elements() < 2) continue;
     const string text = totals ? " are counts, not running totals" : " are running totals, not counts";
-    all.push_back({"A2", name + text, [=, name = name](Edit& e) {
+    all.push_back({"A2", name + text, [=, name = name, totals = totals](Edit& e) {
                      const Tensor t = e.tensor(name);
                      Index sum = 0;
                      return e.map(name, [&](Index b, double x) {

@@ -27,8 +27,8 @@ struct Lengths {
 /// A sequence: its query rows `first_row` .. `first_row + rows - 1`, of which those behind the first `queries` are
 /// padding, and its keys, which begin `first_key` rows into PagedRows. Where several ranks have keys, they are this rank's.
 struct Sequence {
-  std::int64_t index, first_row, rows, queries, first_key, keys;
-  bool causal;
+  std::int64_t index = 0, first_row = 0, rows = 0, queries = 0, first_key = 0, keys = 0;
+  bool causal = false;
   std::int64_t length = keys;  // of the sequence: keys of all ranks
   Ownership shard{};
 
