@@ -89,7 +89,7 @@ class ThreadPending : public Pending {
     number_ = sequence_->begin(name_);
     std::shared_ptr<Meeting>& meeting = room_->open[number_];
     const std::size_t n = room_->ranks.size();
-    if (!meeting) meeting = std::make_shared<Meeting>(std::vector<std::optional<Exchange>>(n), int(n));
+    if (!meeting) meeting = std::make_shared<Meeting>(Meeting{std::vector<std::optional<Exchange>>(n), int(n)});
     meeting_ = meeting;
     meeting_->of_rank[std::size_t(rank_)] = std::move(exchange);
     if (--meeting_->missing == 0) end();
