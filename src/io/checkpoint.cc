@@ -221,20 +221,25 @@ std::vector<std::string> Checkpoint::notes() const {
 }
 
 Place Checkpoint::find(const std::string& name) const {
-  if (index_.name.empty()) return {&files_[0], files_[0].find(name)};
+  const std::size_t shard = shard_of(name);
+  if (shard == shards_.size() || !shards_[shard]) return {};
+  return {shards_[shard], shards_[shard]->find(name)};
+}
+
+std::size_t Checkpoint::shard_of(const std::string& name) const {
+  if (index_.name.empty()) return 0;
   const auto at = index_.shard_of.find(name);
-  if (at == index_.shard_of.end() || !shards_[at->second]) return {};
-  return {shards_[at->second], shards_[at->second]->find(name)};
+  return at == index_.shard_of.end() ? shards_.size() : at->second;
 }
 
 Place Checkpoint::expect(const std::string& name, const std::vector<std::int64_t>& shape) const {
   const Place place = find(name);
   const std::string wanted = shape_text(shape.data(), int(shape.size()));
   if (!place) {
-    const auto at = index_.shard_of.find(name);
-    const bool absent = at != index_.shard_of.end();
+    const std::size_t shard = shard_of(name);
+    const bool absent = shard < shards_.size() && !shards_[shard];
     refuse(Status::missing_tensor, printable(name), "is missing", "a tensor of shape " + wanted,
-           absent ? "in " + printable(index_.shards[at->second]) + ", which is not here" : "");
+           absent ? "in " + printable(index_.shards[shard]) + ", which is not here" : "");
   }
   const FileTensor& t = *place.tensor;
   if (!std::equal(t.shape.begin(), t.shape.begin() + t.rank, shape.begin(), shape.end()))

@@ -69,6 +69,8 @@ class Checkpoint {
   void open_files();
   void check_index() const;
   void check_layer_numbers() const;
+  /// Where it is to be, there or not; shards_.size() for a tensor that the index does not list.
+  std::size_t shard_of(const std::string& name) const;
   Place expect(const std::string& name, const std::vector<std::int64_t>& shape) const;
   Place expect_scales(const std::string& name, std::int64_t rows, std::int64_t cols) const;
   Place expect_column(const std::string& name, std::int64_t rows) const;

@@ -77,6 +77,14 @@ TEST_F(HalfACheckpoint, IsReadWhereThatIsAskedFor) {
                  [&] { checkpoint.load_vector_f32("c", 5); });
 }
 
+TEST_F(HalfACheckpoint, TheOnlyFileMayBeAbsentToo) {
+  std::filesystem::remove(folder / "model.safetensors.index.json");
+  const Checkpoint checkpoint(folder.path(), {.shards_may_be_absent = true});
+  EXPECT_FALSE(checkpoint.has("b"));
+  expect_refusal(Status::missing_tensor, {"b is missing", "[3]", "in model.safetensors, which is not here"},
+                 [&] { checkpoint.load_vector_f32("b", 3); });
+}
+
 TEST_F(HalfACheckpoint, ReadsShardsInPieces) {
   const std::string whole = bytes_of(folder / "one.safetensors");
   const SafetensorsFile file(folder / "one.safetensors");
