@@ -312,8 +312,8 @@ void MlaProlog::head(std::int64_t h, const Scratch& s) const {
   float *x = s.row, *y = s.row + std::max(p_.latent, p_.rope);
   for (int r = 0; r < count_; ++r) {
     const std::int64_t out = (first_ + r) * p_.heads + h;
-    const float* input = q_rope_ + (r * p_.heads + h) * p_.rope;
-    if (!q_rope_) kernels_.widen(q + r * q_width_, p_.rope, x), input = x;
+    const float* input = q_rope_ ? q_rope_ + (r * p_.heads + h) * p_.rope : x;
+    if (!q_rope_) kernels_.widen(q + r * q_width_, p_.rope, x);
     rotate(RopeLayout::interleaved_to_half, input, cos_ + r * p_.rope, sin_ + r * p_.rope, p_.rope / 2, y);
     bf16* rotated = p_.query_rope.row<bf16>(out);
     kernels_.round(y, p_.rope, rotated);
