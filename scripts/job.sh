@@ -1,9 +1,13 @@
 #!/bin/sh
-# One job of `./check --all`. Of a preset (CMakePresets.json): builds the C++ tests and runs them, all of them but for aarch64
-# (under emulation) and tsan (what has threads), which have filters. asan then runs Python tests over its instrumented module;
-# valgrind reads files with the tests of the release build, of which it knows AVX2 at most. Prints one line with the result,
-# and what failed.
-#   scripts/job.sh asan | tsan | valgrind | clang | aarch64 | reproducible
+# One job of `./check --all`, each with a build of its own (CMakePresets.json). Prints lines with the result, and what failed.
+#   scripts/job.sh asan            all C++ tests, and then Python tests over the instrumented module
+#   scripts/job.sh tsan            C++ tests of what has threads
+#   scripts/job.sh valgrind        those that read files, of the release build; of instruction sets valgrind knows AVX2 at most
+#   scripts/job.sh clang, aarch64  all C++ tests; aarch64: under emulation those of its test preset's filter
+#   scripts/job.sh reproducible    the same build twice: scripts/reproducible.sh
+#   scripts/job.sh fuzz [SECONDS [TARGET]]  each target of tests/fuzz so long (60), going on from what earlier runs kept in
+#                                           build/fuzz/kept; what ends one is build/fuzz/finding-TARGET-*
+#   scripts/job.sh coverage        lines of src/io and of every check*.cc that seeds and C++ tests run
 job=$1 log=build/$1.log
 cd "$(dirname "$0")/.." && . scripts/build.sh
 mkdir -p build
@@ -27,6 +31,44 @@ run_valgrind() {
     build/release/tests/dsakit_tests --gtest_filter='Safetensors*:Json*:Config*:CaseFile*:Sharded*:Int8*:Pieces*:HalfACheckpoint*'
 }
 
+fuzz() { # seconds, target
+  folder=$(mktemp -d -p /dev/shm 2> /dev/null || mktemp -d) # of the files that targets write
+  findings=0
+  for program in build/fuzz/tests/fuzz/fuzz_${2:-*}; do
+    target=${program##*fuzz_}
+    kept=build/fuzz/kept/$target
+    mkdir -p "$kept"
+    seeds=tests/fuzz/seeds/$target
+    [ "$target" != header ] || seeds="$seeds build/fuzz/tests/fuzz/corpus"
+    # The rung that is instrumented beside generic (CMakeLists.txt).
+    DSAKIT_ISA=avx2 DSAKIT_MEM_LIMIT=$((256 << 20)) TMPDIR=$folder UBSAN_OPTIONS=print_stacktrace=1 \
+      "$program" -max_total_time="${1:-60}" -max_len=4096 -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 \
+      -dict=tests/fuzz/words.dict -artifact_prefix="build/fuzz/finding-$target-" "$kept" $seeds > "$log.$target" 2>&1 &&
+      answer="no finding" || answer="FINDING" findings=$((findings + 1))
+    figure() { sed -n "s/^stat::$1: *//p" "$log.$target"; }
+    echo "job fuzz: $target: $(figure number_of_executed_units) executions, $(figure average_exec_per_sec)/s, $answer" \
+      "($log.$target)"
+    [ "$answer" = "no finding" ] || grep -E '^finding:|^SUMMARY:|runtime error:|Test unit written to' "$log.$target"
+  done
+  rm -rf "$folder"
+  [ $findings = 0 ]
+}
+
+coverage() { # of what has run
+  llvm-profdata-14 merge -o build/coverage/profile build/coverage/profiles/*.profraw &&
+    llvm-cov-14 report -instr-profile=build/coverage/profile build/coverage/tests/dsakit_tests \
+      $(find build/coverage/tests/fuzz -name 'fuzz_*' -type f -perm -u+x -printf '-object %p ') \
+      -ignore-filename-regex=/test src/io/*.cc src/ops/*/check*.cc |
+    awk '/\.cc |^TOTAL/ { printf "%6.2f %% of %4d lines: %s\n", $10, $8, $1 } $10 + 0 < 90 && /\.cc / { below = 1 }
+         END { exit below }'
+}
+
+if [ "$job" = fuzz ]; then
+  { install_packages .ci/debian-packages-all && build fuzz; } > "$log" 2>&1 || { tail -n 60 "$log"; exit 1; }
+  fuzz "$2" "$3"
+  exit
+fi
+
 case $job in
   asan | valgrind) run=run_$job ;;
   reproducible) run="sh scripts/reproducible.sh" ;;
@@ -38,4 +80,5 @@ esac
 result=$(grep -E '[0-9]+% tests passed|[0-9]+ passed.* in |\[  (PASSED|FAILED)  \] [0-9]+ tests?|^the same in both' "$log" | paste -sd ';')
 [ $ok = 1 ] || tail -n 60 "$log"
 echo "job $job: ${result:-no test ran} ($log)"
-[ $ok = 1 ]
+[ $ok = 1 ] || exit 1
+[ "$job" != coverage ] || coverage
