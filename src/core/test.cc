@@ -151,6 +151,8 @@ TEST(Check, SentencesNameEverything) {
   EXPECT_EQ(refusal([&] { check.chip(false, "sparse_count", "is 3000", "at most 2048"); }).status, Status::ok);
   e = refusal([&] { check.one_of("XYZ", "layout_query", {"BSND", "TND"}); });
   EXPECT_STREQ(e.what(), "lightning_indexer: layout_query is 'XYZ', wanted BSND or TND");
+  e = refusal([&] { check.one_of("B\x7f\xff\n", "layout_query", {"BSND", "TND"}); });
+  EXPECT_STREQ(e.what(), "lightning_indexer: layout_query is 'B\\u007f\\xff\\u000a', wanted BSND or TND");
 }
 
 TEST(Check, Memory) {

@@ -11,6 +11,7 @@
 
 #include "core/check.hpp"
 #include "core/hash.hpp"
+#include "core/text.hpp"
 #include "kernels/order.hpp"
 #include "ops/door.hpp"
 #include "ops/lightning_indexer/problem.hpp"
@@ -185,7 +186,7 @@ std::uint64_t hash_of_lists(std::span<const attention::sparse::Token> tokens) {
 /// Parts are merged in float32, without anybody's roundings.
 void check_exact(const Check& c, std::string_view numerics) {
   if (numerics != "exact")
-    c.fail(Status::unsupported, "numerics", "", "is '" + std::string(numerics) + "'", "'exact'",
+    c.fail(Status::unsupported, "numerics", "", "is '" + printable(numerics) + "'", "'exact'",
            "parts of attention are merged in float32");
 }
 
