@@ -155,6 +155,20 @@ TEST(Check, SentencesNameEverything) {
   EXPECT_STREQ(e.what(), "lightning_indexer: layout_query is 'B\\u007f\\xff\\u000a', wanted BSND or TND");
 }
 
+TEST(Check, AbsentIsWithoutElements) {
+  const Check check("lightning_indexer", Level::portable), strict("lightning_indexer", Level::strict);
+  const auto refused = [](const Check& c, std::initializer_list<std::int64_t> shape) {
+    Tensor t{.rank = 0};  // as callers give it: the product of such a shape may be no number
+    for (const std::int64_t n : shape) t.shape[std::size_t(t.rank++)] = n;
+    return refusal([&] { c.absent(t, "block_table", "BSND"); }).status;
+  };
+  EXPECT_EQ(refused(check, {4, 0}), Status::ok);
+  EXPECT_EQ(refused(strict, {4, 0}), Status::invalid_argument);
+  EXPECT_EQ(refused(check, {1, 2}), Status::invalid_argument);
+  EXPECT_EQ(refused(check, {std::int64_t{1} << 32, std::int64_t{1} << 32}), Status::invalid_argument);
+  EXPECT_EQ(refusal([&] { strict.absent(Tensor{}, "block_table", "BSND"); }).status, Status::ok);
+}
+
 TEST(Check, Memory) {
   std::vector<float> m(512);
   const Check check("op", Level::portable), strict("op", Level::strict);
