@@ -128,7 +128,7 @@ void Door::keys_and_values() const {
     c.fail(Status::unsupported, "key", "", "has dtype int32 in pages of rank 5", "int4 in pages of rank 3 or 4",
            "the column block of int4 pages is not defined");
   for (const auto& [t, name] : {std::pair{&q, "query"}, {&k, "key"}, {&v, "value"}, {&a.key_rope, "key_rope"}})
-    if (*t && (t->shape[t->rank - 1] > kWidest || (t->rank == 5 && t->shape[2] > kWidest)))
+    if (*t && t->rank > 0 && (t->shape[t->rank - 1] > kWidest || (t->rank == 5 && t->shape[2] > kWidest)))
       wrong_shape(*t, name, "rows of at most 16777216");
 }
 
