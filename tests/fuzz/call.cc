@@ -231,7 +231,8 @@ void change(Described& t, Input& in, std::uint32_t& flags, const dsakit_operator
     case 6: {  // of lists of numbers; elsewhere some bytes
       const std::size_t size = std::size_t(std::max<std::int64_t>(t.size(), 1)), count = t.bytes.size() / size;
       if (count == 0) break;
-      const std::int64_t number = t.dtype.code == DSAKIT_INT ? in.one_of(kNumbers) : in.byte() * 0x0101010101010101;
+      const std::int64_t number =
+          t.dtype.code == DSAKIT_INT ? in.one_of(kNumbers) : std::int64_t(in.byte() * UINT64_C(0x0101010101010101));
       std::memcpy(t.bytes.data() + in.below(count) * size, &number, std::min(size, sizeof number));
       break;
     }
