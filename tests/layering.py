@@ -41,6 +41,7 @@ EXCEPTIONS = {
     ("tools", "core/environment.hpp"): "`dsakit info`: what became of a variable",
     ("tools", "core/text.hpp"): "words of the command line, fit for a message",
     ("tools", "core/nearest.hpp"): "what a misspelled name may have meant",
+    ("tools", "core/text.hpp"): "words of a command line in a refusal",
     ("tools", "core/random.hpp"): "data that is the same on every machine, for `dsakit demo`",
     ("tools", "layer/layer.hpp"): "a layer of synthetic weights, for `dsakit demo`; the rows entering one, for `dsakit layer`",
     ("tools", "layer/compare.hpp"): "`dsakit layer`",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Command lines of `dsakit`, an argument in each line of an input: tools/main.cc with subcommands that only look at
+// Command lines of `dsakit`, with a NUL behind each argument: tools/main.cc with subcommands that only look at
 // what they are given. Done without a word on stderr, or refused with one line there and none on stdout.
 #include <iostream>
 #include <sstream>
@@ -103,8 +103,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace dsakit::fuzz;
   Input in(data, size);
   std::vector<std::string> words{"dsakit"};
-  while (!in.empty() && words.size() < 32) words.emplace_back(in.until('\n'));
-  for (std::string& word : words) word = word.c_str();  // as a process gets them
+  while (!in.empty() && words.size() < 32) words.emplace_back(in.until('\0'));
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
