@@ -92,6 +92,7 @@ EXCEPTIONS = {
     ("tests", "io/describe.hpp"): "fuzzing: the reader",
     ("tests", "io/json.hpp"): "fuzzing: the work that reading takes",
     ("tests", "io/safetensors.hpp"): "fuzzing: the reader",
+    ("tests", "io/tokens.hpp"): "fuzzing: the reader",
     ("tests", "debug/bind.hpp"): "fuzzing: a call that is made up, as arguments",
     ("tests", "debug/execute.hpp"): "fuzzing: case files",
     ("tests", "debug/golden_plan.hpp"): "fuzzing: the sizes of a call before it is made up",
