@@ -5,6 +5,15 @@
 include(CheckCXXCompilerFlag)
 include(CheckPIESupported)
 check_pie_supported()
+
+# The stack is checked in these sources, where bytes of others become arrays. In the doors of calls it would cost a small
+# one 8 %.
+function(protect_stack)
+  if(DSAKIT_HARDENING)
+    set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS $<$<NOT:$<CONFIG:Debug>>:-fstack-protector-strong>)
+  endif()
+endfunction()
+
 if(CMAKE_CXX_FLAGS MATCHES "sanitize")
   set(DSAKIT_HARDENING OFF)
   return()
@@ -14,7 +23,7 @@ endif()
 set(release_options -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=)
 if(DSAKIT_HARDENING)
   list(APPEND release_options -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3 -D_GLIBCXX_ASSERTIONS)
-  foreach(flag -fstack-protector-strong -fstack-clash-protection -fcf-protection=full -mbranch-protection=standard)
+  foreach(flag -fstack-clash-protection -fcf-protection=full -mbranch-protection=standard)
     string(MAKE_C_IDENTIFIER "DSAKIT_HAS${flag}" has)
     check_cxx_compiler_flag("-Werror ${flag}" ${has})  # some are for x86, one is for AArch64
     if(${has})
