@@ -97,6 +97,7 @@ void check_dtypes(const Check& check, const Args& a, const Outs& o, const Names&
   check.dtype(o.k_cache, names.k_cache, {DType::i8});
   check.dtype(o.k_scale_cache, names.k_scale_cache, {DType::f16, DType::f32});
   check.dtype(a.k_cache_index, names.k_cache_index, {DType::i64});
+  if (!check.strict()) return;
   check.chip(a.ln_gamma_k.dtype == DType::bf16, "ln_gamma_k", "has dtype float32", "bfloat16");
   check.chip(a.ln_beta_k.dtype == DType::bf16, "ln_beta_k", "has dtype float32", "bfloat16");
   check.chip(o.k_scale_cache.dtype == DType::f16, names.k_scale_cache, "has dtype float32", "float16");

@@ -84,10 +84,10 @@ Problem check(const StoreKvBlockArgs& a, const StoreKvBlockOuts& o) {
   Problem p = check_inputs(check, a, tensors, block_size);
   check_separate(check, tensors);
   const auto inside = [&](Status status, const char* name, std::int64_t g, std::int64_t first, std::int64_t end,
-                          std::string what) {
+                          const char* what) {
     if (first >= 0 && first + p.length[g] <= end) return;
     check.fail(status, name, subscript({g}), "is " + std::to_string(first),
-               "0.. with " + std::to_string(p.length[g]) + " rows below " + std::to_string(end), std::move(what));
+               "0.. with " + std::to_string(p.length[g]) + " rows below " + std::to_string(end), what);
   };
   for (std::int64_t g = 0; g < p.count; ++g) {
     if (p.length[g] <= 0) continue;

@@ -18,11 +18,9 @@ std::string text(const Axes& axes) {
 /// One of the orders that are offered; the first is the default.
 Axes check_axes(const Check& check, const Axes& axes, const char* name, std::initializer_list<Axes> wanted) {
   if (axes.count == 0) return *wanted.begin();
+  if (std::find(wanted.begin(), wanted.end(), axes) != wanted.end()) return axes;
   std::string offered;
-  for (const Axes& order : wanted) {
-    if (axes == order) return axes;
-    offered += (offered.empty() ? "" : " or ") + text(order);
-  }
+  for (const Axes& order : wanted) offered += (offered.empty() ? "" : " or ") + text(order);
   check.fail(Status::invalid_argument, name, "",
              axes.count > 8 ? "has " + std::to_string(axes.count) + " entries" : "is " + text(axes), offered);
 }
@@ -37,20 +35,20 @@ Tensor permuted(const Tensor& t, const Axes& axes) {
   return p;
 }
 
-/// b, m, k and b, k, n of an operator's tensors, and what they are called.
+/// b, m, k and b, k, n of an operator's tensors, what they are called, and where what is asked of w comes from.
 struct Operands {
   Tensor x, w;
-  const char *x_name, *w_name;
+  const char *x_name, *w_name, *axes, *dtype;
 };
 
 /// Shapes: w fits x.
 void check_shapes(const Check& check, const Operands& p, const Tensor& weight, bool across) {
   const std::int64_t b = p.x.shape[0], k = p.x.shape[2], n = p.w.shape[2];
-  const std::string why = std::string("axes of ") + p.x_name;
-  if (across) check.shape(weight, p.w_name, {b, n, k}, why.c_str());
-  else check.shape(weight, p.w_name, {b, k, n}, why.c_str());
+  if (across) check.shape(weight, p.w_name, {b, n, k}, p.axes);
+  else check.shape(weight, p.w_name, {b, k, n}, p.axes);
   for (std::int64_t size : {k, n})
-    check.chip(size % 16 == 0 && size < 65536, p.w_name, shape_text(weight), "k and n multiples of 16, below 65536");
+    if (check.strict() && (size % 16 != 0 || size >= 65536))
+      check.chip(false, p.w_name, shape_text(weight), "k and n multiples of 16, below 65536");
   std::int64_t columns = 0;
   if (__builtin_mul_overflow(b, n, &columns) || columns > INT64_MAX / 16)
     check.fail(Status::invalid_shape, p.w_name, "", shape_text(weight), "b*n below 2^59");
@@ -60,7 +58,7 @@ void check_shapes(const Check& check, const Operands& p, const Tensor& weight, b
 void check_operands(const Check& check, const Operands& p, const Tensor& weight, bool across,
                     std::initializer_list<DType> dtypes, Tensors tensors) {
   check.dtype(p.x, p.x_name, dtypes);
-  check.dtype(weight, p.w_name, {p.x.dtype}, (std::string("dtype of ") + p.x_name).c_str());
+  check.dtype(weight, p.w_name, {p.x.dtype}, p.dtype);
   if (across && weight.format != Format::ND)
     check.fail(Status::invalid_argument, p.w_name, "", "is in a weight's format", "a plain strided tensor",
                "its axes change places");
@@ -82,7 +80,7 @@ Operands check_inputs(const Check& check, const TransposeBatchmatmulArgs& a) {
   check_countable(check, inputs);
   check.rank(a.input, "input", 3, "b, m, k");
   check.rank(a.weight, "weight", 3, "b, k, n");
-  const Operands p{permuted(a.input, x1), permuted(a.weight, x2), "input", "weight"};
+  const Operands p{permuted(a.input, x1), permuted(a.weight, x2), "input", "weight", "axes of input", "dtype of input"};
   check_shapes(check, p, a.weight, across);
   if (const std::int64_t columns = p.x.shape[0] * p.w.shape[2]; columns % a.batch_split_factor != 0)
     check.fail(Status::invalid_argument, "batch_split_factor", "", "is " + std::to_string(a.batch_split_factor),
@@ -101,7 +99,8 @@ Operands check_inputs(const Check& check, const BatchMatmulTransposeArgs& a, con
   check_countable(check, tensors);
   check.rank(a.tensor_a, "tensor_a", 3, "T, h, k");
   check.rank(a.tensor_b, "tensor_b", 3, "h, k, n");
-  const Operands p{permuted(a.tensor_a, {1, 0, 2}), a.tensor_b, "tensor_a", "tensor_b"};
+  const Operands p{permuted(a.tensor_a, {1, 0, 2}), a.tensor_b, "tensor_a", "tensor_b", "axes of tensor_a",
+                   "dtype of tensor_a"};
   check_shapes(check, p, a.tensor_b, false);
   const std::int64_t tokens = p.x.shape[1], heads = p.x.shape[0], n = p.w.shape[2];
   if (a.tensor_c.rank == 2)
