@@ -37,6 +37,15 @@ void raise(const Error& e) {
   }
 }
 
+/// For texts there is no memory either: static ones, which Python makes its own strings of.
+void raise_out_of_memory() {
+  PyObject* const errors = PyImport_ImportModule("dsakit.errors");
+  if (errors)  // it returns by raising
+    Py_XDECREF(PyObject_CallMethod(errors, "raise_error", "ssssss", name_of(Status::out_of_memory), "dsakit", "memory", "",
+                                   "was refused", "memory the system can give"));
+  Py_XDECREF(errors);
+}
+
 PackedWeight pack_weight(nb::handle weight, const std::string& format, nb::handle shape) {
   Arrays arrays("pack_weight");
   Tensor t = arrays.read(weight.ptr(), "weight", false, Kind::weight);
@@ -101,7 +110,7 @@ NB_MODULE(_core, m) {
     } catch (const Error& error) {
       raise(error);
     } catch (const std::bad_alloc&) {
-      raise(Error(Status::out_of_memory, "dsakit", "memory", "", "was refused", "memory the system can give"));
+      raise_out_of_memory();
     }
   });
 

@@ -33,16 +33,16 @@ struct Slot : Parameter {
 /// In the order of for_each_field, those that have a member: what Python hands over.
 template <class Args, class Outs>
 const std::vector<Slot>& slots_of() {
-  static const auto* slots = [] {
-    auto* all = new std::vector<Slot>;
+  static const auto* slots = new std::vector<Slot>([] {
+    std::vector<Slot> all;
     for (const Parameter& p : describe_operator<Args, Outs>("").parameters)
-      if (p.field.has_member()) all->push_back({p});
-    for (std::size_t i = 0; i < all->size(); ++i)
-      for (std::size_t j = 0; j < all->size(); ++j)
-        if (std::string((*all)[j].field.name) + "_out" == (*all)[i].field.name && !(*all)[j].list)
-          (*all)[i].twin = int(j), (*all)[j].twin = int(i);
+      if (p.field.has_member()) all.push_back({p});
+    for (std::size_t i = 0; i < all.size(); ++i)
+      for (std::size_t j = 0; j < all.size(); ++j)
+        if (std::string(all[j].field.name) + "_out" == all[i].field.name && !all[j].list)
+          all[i].twin = int(j), all[j].twin = int(i);
     return all;
-  }();
+  }());
   return *slots;
 }
 

@@ -266,8 +266,9 @@ def register() -> None:
             return
         import torch
 
+        described = _core.describe()  # which may be refused memory; torch keeps each Library for good
         library = torch.library.Library("dsakit", "FRAGMENT")
-        for operator, d in _core.describe().items():
+        for operator, d in described.items():
             for spelling in (operator, *(["npu_" + operator] if d["family"] == "torch_npu" else [])):
                 _forms[spelling] = add(library, Form(operator, spelling, d))
         _library = library

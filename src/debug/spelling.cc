@@ -72,19 +72,20 @@ void add(std::vector<std::pair<std::string, const Operator*>>& all, const Operat
 }  // namespace
 
 const std::vector<std::pair<std::string, const Operator*>>& spellings() {
-  static const auto* all = [] {
-    auto* names = new std::vector<std::pair<std::string, const Operator*>>;
+  using Names = std::vector<std::pair<std::string, const Operator*>>;
+  static const auto* all = new Names([] {
+    Names names;
     for (const Operator& op : operators()) {
-      add(*names, op, op.name);
-      if (op.description.family == Family::torch_npu) add(*names, op, "npu_" + std::string(op.name));
+      add(names, op, op.name);
+      if (op.description.family == Family::torch_npu) add(names, op, "npu_" + std::string(op.name));
       for (const Alias& alias : kAliases)
-        if (alias.op == op.name) add(*names, op, alias.name);
+        if (alias.op == op.name) add(names, op, alias.name);
       if (op.name == "fused_infer_attention_score_v2")
         for (const char* space : {"torch_npu.", "torch.ops.npu."})
-          names->emplace_back(space + std::string(kFirstVersion), &op);
+          names.emplace_back(space + std::string(kFirstVersion), &op);
     }
     return names;
-  }();
+  }());
   return *all;
 }
 
