@@ -2,13 +2,23 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <climits>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <deque>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
 #include <new>
+#include <numeric>
 #include <string>
 #include <vector>
 
+#include "checkpoint/convert.hpp"
 #include "core/random.hpp"
+#include "debug/execute.hpp"
 #include "dsakit/dsakit.h"
 #include "dsakit/dsakit.hpp"
 #include "dsakit/group.hpp"
@@ -18,13 +28,21 @@
 namespace {
 
 std::atomic<long> countdown{0};             // 0: nothing fails
+std::atomic<long> live{0};                  // given and not given back
 thread_local std::size_t most = SIZE_MAX;  // bytes that this thread gets at a time
 
 void* obtain(std::size_t bytes, std::size_t align) {
   if (bytes > most) return nullptr;
   if (countdown.load(std::memory_order_relaxed) > 0 && --countdown == 0) return nullptr;
-  if (align <= alignof(std::max_align_t)) return std::malloc(bytes ? bytes : 1);
-  return std::aligned_alloc(align, (bytes + align - 1) / align * align);
+  void* p = nullptr;
+  if (align <= alignof(std::max_align_t)) p = std::malloc(bytes ? bytes : 1);
+  else if (posix_memalign(&p, align, bytes) != 0) return nullptr;
+  if (p) ++live;
+  return p;
+}
+void give_back(void* p) {
+  if (p) --live;
+  std::free(p);
 }
 void* obtain_or_throw(std::size_t bytes, std::size_t align) {
   if (void* p = obtain(bytes, align)) return p;
@@ -45,50 +63,67 @@ void* operator new(std::size_t n, std::align_val_t a, const std::nothrow_t&) noe
 void* operator new[](std::size_t n, std::align_val_t a, const std::nothrow_t&) noexcept {
   return obtain(n, std::size_t(a));
 }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete[](void* p) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::size_t) noexcept { std::free(p); }
-void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+void operator delete(void* p) noexcept { give_back(p); }
+void operator delete[](void* p) noexcept { give_back(p); }
+void operator delete(void* p, std::size_t) noexcept { give_back(p); }
+void operator delete[](void* p, std::size_t) noexcept { give_back(p); }
+void operator delete(void* p, std::align_val_t) noexcept { give_back(p); }
+void operator delete[](void* p, std::align_val_t) noexcept { give_back(p); }
+void operator delete(void* p, std::size_t, std::align_val_t) noexcept { give_back(p); }
+void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { give_back(p); }
+// Weights are prepared in memory of this kind; it goes back by free(), and is not counted.
+extern "C" void* aligned_alloc(std::size_t align, std::size_t bytes) noexcept {
+  if (countdown.load(std::memory_order_relaxed) > 0 && --countdown == 0) return nullptr;
+  void* p = nullptr;
+  return posix_memalign(&p, align, bytes) == 0 ? p : nullptr;
+}
 
 namespace dsakit {
 namespace {
 
 /// `call` on a new context with the n-th allocation failing, n = 1, 2, ... until one run needs fewer. `outs`: bytes.
+/// `least` of them are there to fail: 0 for operators that need no workspace.
 template <class F>
-void fail_every_allocation(std::vector<std::int8_t>& outs, F call) {
+void fail_every_allocation(std::vector<std::int8_t>& outs, F call, int least = 1) {
   const std::vector<std::int8_t> before = outs;
+  {  // what all contexts share is there
+    Context context({.threads = 2});
+    call(context);
+  }
+  const std::vector<std::int8_t> after = outs;
+  EXPECT_NE(after, before) << "the call wrote nothing";
+  outs = before;
   int failed = 0;
   for (long n = 1; n < 1000; ++n) {
-    Context context({.threads = 2});
-    Status status = Status::ok;
-    std::string sentence;
-    countdown = n;
-    try {
-      call(context);
-    } catch (const Error& e) {
-      countdown = 0;
-      status = e.status, sentence = e.what();
+    const long at_first = live;
+    {
+      Context context({.threads = 2});
+      Status status = Status::ok;
+      countdown = n;
+      try {
+        call(context);
+      } catch (const Error& e) {
+        countdown = 0;
+        status = e.status;
+      }
+      const bool all_served = countdown.exchange(0) > 0;
+      EXPECT_EQ(status, all_served ? Status::ok : Status::out_of_memory) << n;
+      EXPECT_TRUE(outs == (all_served ? after : before)) << n;
+      outs = before;
+      call(context);  // the context works on
+      EXPECT_TRUE(outs == after) << n;
+      outs = before;
+      countdown = 1;
+      call(context);  // and a warm call allocates nothing
+      EXPECT_EQ(countdown.exchange(0), 1) << "a warm call has allocated";
+      outs = before;
+      if (all_served) {
+        EXPECT_GE(failed, least) << "no allocation in a cold call: this test sees nothing";
+        return;
+      }
+      ++failed;
     }
-    const bool all_served = countdown.exchange(0) > 0;
-    if (all_served) {
-      EXPECT_EQ(status, Status::ok) << sentence;
-      EXPECT_NE(outs, before) << "the call wrote nothing";
-      EXPECT_GE(failed, 1) << "no allocation in a cold call: this test sees nothing";
-      return;
-    }
-    ++failed;
-    EXPECT_EQ(status, Status::out_of_memory) << n << ": " << sentence;
-    EXPECT_EQ(outs, before) << n;
-    call(context);  // the context works on
-    EXPECT_NE(outs, before);
-    countdown = 1;
-    call(context);  // and a warm call allocates nothing
-    EXPECT_EQ(countdown.exchange(0), 1) << "a warm call has allocated";
-    outs = before;
+    EXPECT_EQ(live, at_first) << n;
   }
   FAIL() << "no end of allocations";
 }
@@ -282,6 +317,433 @@ TEST(Allocation, PrologOfModes) {
                    .dequant_scale_q_norm = o.q_norm_scale_out},
                   c);
   });
+}
+
+/// Tensors of calls whose numbers do not matter: inputs of one number or of these, outputs one after the other.
+struct Memory {
+  std::deque<std::vector<std::byte>> inputs;
+  std::vector<std::int8_t> outs = std::vector<std::int8_t>(8192, 9);
+  std::size_t used = 0;
+
+  template <class T>
+  Tensor in(std::initializer_list<std::int64_t> shape, std::initializer_list<T> numbers) {
+    const std::size_t count = elements(shape);
+    T* data = reinterpret_cast<T*>(inputs.emplace_back(count * sizeof(T) + 64).data());
+    for (std::size_t i = 0; i < count; ++i) data[i] = numbers.begin()[i % numbers.size()];
+    return tensor(data, shape);
+  }
+  Tensor ones(std::initializer_list<std::int64_t> shape) { return in<bf16>(shape, {bf16{0x3f80}, bf16{0x3f00}}); }
+  Tensor codes(std::initializer_list<std::int64_t> shape) { return in<std::int8_t>(shape, {3, -5, 7}); }
+  Tensor scales(std::initializer_list<std::int64_t> shape) { return in<float>(shape, {0.5f, 0.25f}); }
+  template <class T>
+  Tensor out(std::initializer_list<std::int64_t> shape) {
+    used = (used + 15) / 16 * 16;
+    T* data = at<T>(outs, used);
+    used += elements(shape) * sizeof(T);
+    EXPECT_LE(used, outs.size());
+    return tensor(data, shape);
+  }
+  static std::size_t elements(std::initializer_list<std::int64_t> shape) {
+    return std::size_t(std::accumulate(shape.begin(), shape.end(), std::int64_t(1), std::multiplies<>()));
+  }
+};
+
+TEST(Allocation, Rows) {
+  Memory m;
+  const Tensor x = m.ones({3, 16}), gamma = m.ones({16}), y = m.out<bf16>({3, 16}), rstd = m.out<float>({3, 1}),
+               sum = m.out<bf16>({3, 16}), q = m.out<std::int8_t>({3, 16}), scale = m.out<float>({3, 1});
+  const auto each = [&](auto call) { fail_every_allocation(m.outs, call, 0); };
+  each([&](Context& c) { rms_norm({.self = x, .gamma = gamma}, {.y = y, .rstd = rstd}, c); });
+  each([&](Context& c) { add_rms_norm({.x1 = x, .x2 = x, .gamma = gamma}, {.y = y, .rstd = rstd, .x = sum}, c); });
+  each([&](Context& c) {
+    add_rms_norm_bias({.x1 = x, .x2 = x, .gamma = gamma, .beta = gamma}, {.y = y, .rstd = rstd, .x = sum}, c);
+  });
+  const Tensor half = m.out<bf16>({3, 8});
+  each([&](Context& c) { swiglu({.self = x}, {.y = half}, c); });
+  each([&](Context& c) { dynamic_block_quant({.x = x}, {.y = q, .scale = scale}, c); });
+  const Tensor steps = m.scales({16});
+  each([&](Context& c) { quantize({.input = x, .scales = steps, .dtype = "qint8"}, {.y = q}, c); });
+  const Tensor heads = m.ones({1, 2, 3, 8}), cos = m.ones({1, 1, 3, 8}), turned = m.out<bf16>({1, 2, 3, 8});
+  each([&](Context& c) { interleave_rope({.x = heads, .cos = cos, .sin = cos}, {.y = turned}, c); });
+  each([&](Context& c) { rotary_mul({.x = heads, .r1 = cos, .r2 = cos}, {.y = turned}, c); });
+  const Tensor latent = m.codes({3, 16}), rope = m.ones({3, 4}), steps_of_rows = m.scales({3, 2});
+  const Tensor packed = m.codes({3, 32}), rows = m.out<std::int8_t>({3, 32}), tail = m.out<bf16>({3, 4}),
+               two = m.out<float>({3, 2});
+  each([&](Context& c) { pack_kv_rows({.codes = latent, .rope = rope, .scales = steps_of_rows}, {.rows = rows}, c); });
+  each([&](Context& c) {
+    unpack_kv_rows({.rows = packed, .rope_head_dim = 4, .tile_size = 8}, {.codes = q, .rope = tail, .scales = two}, c);
+  });
+  const Tensor lse[] = {m.scales({3}), m.scales({3})}, parts[] = {x, x}, merged = m.out<float>({3});
+  each([&](Context& c) {
+    attention_update({.lse = lse, .local_out = parts, .update_type = 1}, {.out = y, .lse_out = merged}, c);
+  });
+}
+
+TEST(Allocation, Products) {
+  Memory m;
+  const Tensor x1 = m.codes({5, 24}), x2 = m.codes({24, 16}), scale = m.scales({16}), y = m.out<std::int8_t>({5, 16});
+  fail_every_allocation(m.outs, [&](Context& c) { quant_matmul({.x1 = x1, .x2 = x2, .scale = scale}, {.y = y}, c); });
+  const Tensor a = m.ones({3, 5, 24}), b = m.ones({3, 24, 16}), t = m.ones({5, 3, 24}),
+               turned = m.out<bf16>({5, 3, 16});
+  fail_every_allocation(m.outs,
+                        [&](Context& c) { transpose_batchmatmul({.input = a, .weight = b}, {.y = turned}, c); });
+  fail_every_allocation(m.outs, [&](Context& c) {
+    batch_matmul_transpose({.tensor_a = t, .tensor_b = b, .tensor_c = turned}, {}, c);
+  });
+}
+
+TEST(Allocation, Moves) {
+  Memory m;
+  const auto each = [&](auto call) { fail_every_allocation(m.outs, call, 0); };
+  const Tensor rows = m.ones({3, 2, 8}), cache = m.ones({2, 4, 2, 8}), slots = m.in<std::int32_t>({3}, {6, -1, 0}),
+               index = m.in<std::int64_t>({3, 1}, {1, -1, 0}), k = m.out<bf16>({2, 4, 2, 8}),
+               v = m.out<bf16>({2, 4, 2, 8}), rows_of_pages = m.ones({3, 4, 2, 8});
+  each([&](Context& c) { scatter_nd_update_({.self = k, .indices = index, .updates = rows_of_pages}, {}, c); });
+  const ScatterNdUpdateArgs copied{{.self = cache, .indices = index, .updates = rows_of_pages}};
+  each([&](Context& c) { scatter_nd_update(copied, {.out = k}, c); });
+  const ScatterPaKvCacheArgs scatter{
+      .key = rows, .value = rows, .key_cache = k, .value_cache = v, .slot_mapping = slots, .cache_mode = "Norm"};
+  each([&](Context& c) { scatter_pa_kv_cache(scatter, {}, c); });
+  ScatterPaKvCacheFunctionalArgs copies{scatter};
+  copies.key_cache = copies.value_cache = cache;
+  each([&](Context& c) { scatter_pa_kv_cache_functional(copies, {.key_cache_out = k, .value_cache_out = v}, c); });
+  const Tensor key = m.out<bf16>({3, 2, 8}), value = m.out<bf16>({3, 2, 8}), to_key = m.out<bf16>({3, 2, 8}),
+               to_value = m.out<bf16>({3, 2, 8});
+  const GatherPaKvCacheArgs gather{.key_cache = cache,
+                                   .value_cache = cache,
+                                   .block_tables = m.in<std::int32_t>({1, 1}, {1}),
+                                   .seq_lens = m.in<std::int32_t>({1}, {3}),
+                                   .key = key,
+                                   .value = value};
+  each([&](Context& c) { gather_pa_kv_cache(gather, {}, c); });
+  each([&](Context& c) { gather_pa_kv_cache_functional({gather}, {.key_out = to_key, .value_out = to_value}, c); });
+  const Tensor lengths = m.out<std::int32_t>({3}), from = m.out<std::int32_t>({3}), to = m.out<std::int32_t>({3});
+  each([&](Context& c) {
+    store_kv_block_metadata({.slot_mapping = slots,
+                             .group_len = lengths,
+                             .group_key_idx = from,
+                             .group_key_cache_idx = to,
+                             .block_size = 4},
+                            {}, c);
+  });
+  const Tensor runs = m.in<std::int32_t>({2}, {2, 1}), sources = m.in<std::int32_t>({2}, {0, 2}),
+               places = m.in<std::int32_t>({2}, {4, 1});
+  each([&](Context& c) {
+    store_kv_block({.key_in = rows,
+                    .key_cache_in = k,
+                    .group_len = runs,
+                    .group_key_idx = sources,
+                    .group_key_cache_idx = places,
+                    .block_size = 4},
+                   {}, c);
+  });
+}
+
+TEST(Allocation, RowsIntoCaches) {
+  Memory m;
+  const Tensor k = m.out<bf16>({2, 4, 1, 4}), ckv = m.out<std::int8_t>({2, 4, 1, 16}),
+               k_rope = m.out<bf16>({1, 1, 3, 4}), c_kv = m.out<bf16>({1, 1, 3, 16}), k_out = m.out<bf16>({2, 4, 1, 4}),
+               ckv_out = m.out<std::int8_t>({2, 4, 1, 16});
+  const KvRmsnormRopeCacheArgs args{.kv = m.ones({1, 1, 3, 20}),
+                                    .gamma = m.ones({16}),
+                                    .cos = m.ones({1, 1, 3, 4}),
+                                    .sin = m.ones({1, 1, 3, 4}),
+                                    .index = m.in<std::int64_t>({3}, {5, -1, 0}),
+                                    .k_cache = k,
+                                    .ckv_cache = ckv,
+                                    .c_kv_scale = m.scales({16}),
+                                    .cache_mode = "PA",
+                                    .is_output_kv = true};
+  const auto each = [&](auto call) { fail_every_allocation(m.outs, call); };
+  each([&](Context& c) { kv_rmsnorm_rope_cache(args, {.k_rope = k_rope, .c_kv = c_kv}, c); });
+  each([&](Context& c) { kv_rmsnorm_rope_cache_v2({args}, {.k_rope = k_rope, .c_kv = c_kv}, c); });
+  KvRmsnormRopeCacheV2FunctionalArgs copies{args};
+  copies.k_cache = m.ones({2, 4, 1, 4}), copies.ckv_cache = m.codes({2, 4, 1, 16});
+  each([&](Context& c) {
+    kv_rmsnorm_rope_cache_v2_functional(
+        copies, {{.k_cache_out = k_out, .ckv_cache_out = ckv_out, .k_rope = k_rope, .c_kv = c_kv}}, c);
+  });
+}
+
+TEST(Allocation, OtherPrologs) {
+  Memory m;
+  const Tensor slot = m.in<std::int64_t>({1}, {1}), turn = m.ones({1, 4}), x = m.ones({1, 8}), w_dq = m.ones({8, 8}),
+               w_uq_qr = m.codes({8, 16}), w_uk = m.ones({2, 4, 16}), w_dkv_kr = m.ones({8, 20}),
+               scale = m.scales({16, 1}), gamma_cq = m.ones({8}), gamma_ckv = m.ones({16});
+  const Tensor kv = m.out<bf16>({2, 4, 1, 16}), kr = m.out<bf16>({2, 4, 1, 4}), query = m.out<bf16>({1, 2, 16}),
+               query_rope = m.out<bf16>({1, 2, 4});
+  const MlaPrologV3Args v3{.token_x = x,
+                           .weight_dq = w_dq,
+                           .weight_uq_qr = w_uq_qr,
+                           .weight_uk = w_uk,
+                           .weight_dkv_kr = w_dkv_kr,
+                           .rmsnorm_gamma_cq = gamma_cq,
+                           .rmsnorm_gamma_ckv = gamma_ckv,
+                           .rope_sin = turn,
+                           .rope_cos = turn,
+                           .kv_cache = kv,
+                           .kr_cache = kr,
+                           .cache_index = slot,
+                           .dequant_scale_w_uq_qr = m.scales({1, 16}),
+                           .weight_quant_mode = 1};
+  const auto each = [&](auto call) { fail_every_allocation(m.outs, call); };
+  const Tensor kv_out = m.out<bf16>({2, 4, 1, 16}), kr_out = m.out<bf16>({2, 4, 1, 4}), one = m.out<float>({1});
+  MlaPrologV3FunctionalArgs copies{v3};
+  copies.kv_cache = m.ones({2, 4, 1, 16}), copies.kr_cache = m.ones({2, 4, 1, 4});
+  each([&](Context& c) {
+    mla_prolog_v3_functional(copies, {{.query = query, .query_rope = query_rope}, kv_out, kr_out}, c);
+  });
+  each([&](Context& c) {
+    mla_prolog_v2({.token_x = x,
+                   .weight_dq = w_dq,
+                   .weight_uq_qr = w_uq_qr,
+                   .weight_uk = w_uk,
+                   .weight_dkv_kr = w_dkv_kr,
+                   .rmsnorm_gamma_cq = gamma_cq,
+                   .rmsnorm_gamma_ckv = gamma_ckv,
+                   .rope_sin = turn,
+                   .rope_cos = turn,
+                   .cache_index = slot,
+                   .kv_cache = kv,
+                   .kr_cache = kr,
+                   .dequant_scale_w_uq_qr = v3.dequant_scale_w_uq_qr},
+                  {.query = query, .query_rope = query_rope, .dequant_scale_q_nope = one}, c);
+  });
+  const Tensor w_qb = m.codes({8, 16}), w_qb_scale = m.scales({16, 1}), wk = m.ones({8, 8}), w_proj = m.ones({8, 2}),
+               ln = m.ones({8}), hadamard = m.ones({8, 8}), codes = m.codes({1, 8}), one_scale = m.scales({1, 1});
+  const Tensor ip_k = m.out<std::int8_t>({2, 4, 1, 8}), ip_scale = m.out<f16>({2, 4, 1, 1}),
+               q_int8 = m.out<std::int8_t>({1, 2, 8}), q_scale = m.out<f16>({1, 2, 1}),
+               weights = m.out<f16>({1, 2});
+  each([&](Context& c) {
+    lightning_indexer_prolog_quant({.x = x,
+                                    .q_norm = codes,
+                                    .q_norm_scale = one_scale,
+                                    .w_qb = w_qb,
+                                    .w_qb_scale = w_qb_scale,
+                                    .wk = wk,
+                                    .w_proj = w_proj,
+                                    .ln_gamma_k = ln,
+                                    .ln_beta_k = ln,
+                                    .cos = turn,
+                                    .sin = turn,
+                                    .hadamard_q = hadamard,
+                                    .hadamard_k = hadamard,
+                                    .k_cache_index = slot},
+                                   {.q_int8 = q_int8,
+                                    .q_scale = q_scale,
+                                    .k_cache = ip_k,
+                                    .k_scale_cache = ip_scale,
+                                    .weights = weights},
+                                   c);
+  });
+  const Tensor latent = m.out<std::int8_t>({2, 4, 1, 16}), latent_scale = m.out<float>({2, 4, 1, 1});
+  each([&](Context& c) {
+    mla_indexer_prolog_quant({.token_x = x,
+                              .w_dq = w_dq,
+                              .w_uq_qr = w_uq_qr,
+                              .dequant_scale = scale,
+                              .w_uk = w_uk,
+                              .w_dkv_kr = w_dkv_kr,
+                              .gamma_cq = gamma_cq,
+                              .gamma_ckv = gamma_ckv,
+                              .cos = turn,
+                              .sin = turn,
+                              .cache_index = slot,
+                              .w_qb = w_qb,
+                              .w_qb_scale = w_qb_scale,
+                              .wk = wk,
+                              .w_proj = w_proj,
+                              .ln_gamma_k = ln,
+                              .ln_beta_k = ln,
+                              .hadamard_q = hadamard,
+                              .hadamard_k = hadamard},
+                             {.query_nope = query,
+                              .query_rope = query_rope,
+                              .kv_cache = latent,
+                              .kr_cache = kr,
+                              .k_scale_cache = latent_scale,
+                              .q_int8 = q_int8,
+                              .q_scale = q_scale,
+                              .ip_k_cache = ip_k,
+                              .ip_k_scale_cache = ip_scale,
+                              .weights = weights},
+                             c);
+  });
+}
+
+/// `work` with one request for memory refused: each of the first ones, then some. It throws, as the library or as C++
+/// says it; nothing is lost; `same` finds everything as it was. `prepare` comes before each time. Returns how many were
+/// refused.
+template <class Work, class Same>
+int refuse_requests(Work work, Same same, const std::function<void()>& prepare = [] {}) {
+  prepare();
+  work();  // what the process keeps is there
+  prepare();
+  countdown = LONG_MAX;
+  work();
+  const long all = LONG_MAX - countdown.exchange(0);
+  int refused = 0;
+  for (long n = 1; n <= all; n += n < 60 ? 1 : n / 6) {
+    prepare();
+    const long before = live;
+    bool said = false;
+    countdown = n;
+    try {
+      work();
+      countdown = 0;
+    } catch (const Error& e) {
+      countdown = 0;
+      said = e.status == Status::out_of_memory;
+      EXPECT_TRUE(said) << n << ": " << e.what();
+    } catch (const std::bad_alloc&) {
+      countdown = 0;
+      said = true;
+    }
+    EXPECT_TRUE(said) << n << " of " << all;
+    EXPECT_EQ(live, before) << n << " of " << all;
+    same();
+    ++refused;
+  }
+  return refused;
+}
+
+/// A folder of its own for one test, gone afterwards.
+struct Folder {
+  std::string path = (std::filesystem::temp_directory_path() / "dsakit-XXXXXX").string();
+  Folder() {
+    if (!::mkdtemp(path.data())) std::abort();
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  Folder(const Folder&) = delete;
+  std::string operator/(const std::string& name) const { return path + "/" + name; }
+};
+std::string bytes_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+const std::string kModel = DSAKIT_SOURCE_DIR "/models/tiny-dsa";
+
+TEST(Allocation, OpeningModelsAndLayers) {
+  EXPECT_GE(refuse_requests([&] { Model{kModel}; }, [] {}), 60);
+  EXPECT_GE(refuse_requests([&] { AttentionLayer{kModel, 0}; }, [] {}), 60);
+}
+
+TEST(Allocation, Sessions) {
+  const std::vector<std::int32_t> text = {'T', 'h', 'e', ' ', 's', 'e', 'a', ' ', 'i', 's', ' '};
+  for (const std::string_view mode : kModes) {
+    const Model model(kModel);
+    std::vector<float> want(256), logits(256);
+    model.start(mode).append(text, want);
+    // A session begins, takes a text and a token more.
+    const auto work = [&] {
+      Context context({.threads = 1});
+      Session session = model.start(mode, 4);
+      session.append(std::span(text).first(10), {}, context);
+      session.append(std::span(text).last(1), logits, context);
+      EXPECT_EQ(logits, want);
+    };
+    EXPECT_GE(refuse_requests(work, [] {}), 50) << mode;
+    // One that is refused memory for a text has not taken it, and goes on.
+    Session session = model.start(mode, 4);
+    session.append(std::span(text).first(4), logits);
+    const std::vector<float> first = logits;
+    const auto go_on = [&] {
+      Context context({.threads = 1});
+      Session copy = session;
+      copy.append(std::span(text).subspan(4), logits, context);
+      EXPECT_EQ(logits, want);
+    };
+    const auto same = [&] {
+      EXPECT_EQ(session.length(), 4);
+      Session copy = session;
+      copy.append(std::span(text).subspan(4), logits);
+      EXPECT_EQ(logits, want);
+    };
+    refuse_requests(go_on, same);
+  }
+}
+
+TEST(Allocation, SessionsTakeATextWholeOrNotAtAll) {
+  const Model model(kModel);
+  const std::vector<std::int32_t> text(20, 'a');
+  std::vector<float> want(256), logits(256);
+  model.start("sparse_w8a8").append(text, want);
+  int refused = 0;
+  for (bool all_served = false; !all_served; ++refused) {
+    Session session = model.start("sparse_w8a8", 4);
+    session.append(std::span(text).first(3));
+    Context context({.threads = 1});
+    countdown = refused + 1;
+    try {
+      session.append(std::span(text).subspan(3), logits, context);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.status, Status::out_of_memory);
+    } catch (const std::bad_alloc&) {
+    }
+    all_served = countdown.exchange(0) > 0;
+    EXPECT_EQ(session.length(), all_served ? 20 : 3) << refused;
+    if (!all_served) session.append(std::span(text).subspan(3), logits, context);
+    EXPECT_EQ(logits, want) << refused;
+  }
+  EXPECT_GE(refused, 20);
+}
+
+TEST(Allocation, SavedSessions) {
+  const Folder folder;
+  const Model model(kModel);
+  const std::vector<std::int32_t> text(20, 'a');
+  Session session = model.start("sparse_w8a8_packed");
+  session.append(text);
+  for (const char* name : {"kept", "new"}) std::filesystem::create_directory(folder / name);
+  session.save(folder / "kept");
+  const auto loads = [&](const std::string& name) {
+    std::vector<float> logits(256), want(256);
+    Session again = model.load_session(folder / name), here = session;
+    again.append(std::span(text).first(1), logits);
+    here.append(std::span(text).first(1), want);
+    EXPECT_EQ(logits, want) << name;
+  };
+  EXPECT_GE(refuse_requests([&] { session.save(folder / "new"); }, [&] { loads("kept"); }), 20);
+  loads("new");
+  EXPECT_GE(refuse_requests([&] { model.load_session(folder / "kept"); }, [&] { loads("kept"); }), 20);
+}
+
+TEST(Allocation, Conversion) {
+  const Folder folder;
+  ConvertOptions options{.checkpoint = kModel, .out = folder / "want", .format = TargetFormat::w8a8, .layers = "0"};
+  convert(options);
+  options.out = folder / "out";
+  // A new attempt takes over what the one that was refused has left.
+  const auto same = [&] {
+    convert(options);
+    for (const auto& file : std::filesystem::directory_iterator(folder / "want"))
+      EXPECT_EQ(bytes_of(folder / "out/" + file.path().filename().string()), bytes_of(file.path()));
+  };
+  EXPECT_GE(refuse_requests([&] { convert(options); }, same, [&] { std::filesystem::remove_all(options.out); }), 60);
+}
+
+TEST(Allocation, Cases) {
+  const Folder folder;
+  const std::vector<float> rows = {1, 2, 3, 4, 5, 6, 7, 8, 9, 8, 7, 6};
+  debug::Case c;
+  c.call = "dsakit.rms_norm";
+  c.tensors.emplace("in.self", debug::Stored(tensor(rows.data(), {3, 4})));
+  c.tensors.emplace("in.gamma", debug::Stored(tensor(rows.data(), {4})));
+  const std::string kept = folder / "kept.safetensors";
+  debug::write_case(c, kept);
+  const std::string bytes = bytes_of(kept);
+  const auto same = [&] { EXPECT_EQ(bytes_of(kept), bytes); };
+  EXPECT_GE(refuse_requests([&] { debug::write_case(c, kept); }, same), 20);
+  EXPECT_GE(refuse_requests([&] { debug::read_case(kept); }, same), 20);
+  const debug::Case read = debug::read_case(kept);
+  const auto results = [&] {
+    Context context({.threads = 1});
+    debug::Outcome done = debug::execute(read, {.context = &context});
+    if (done.refusal) throw Error(*done.refusal);
+    return done.results.size();
+  };
+  EXPECT_GE(refuse_requests([&] { EXPECT_EQ(results(), 2u); }, same), 10);
 }
 
 /// What the C interface obtains for itself: nothing, but for lengths of 64 bits and for refusals.
