@@ -73,10 +73,14 @@ constexpr int size_of(DType t) {
 /// The name users know: "bfloat16", "int8", ...
 const char* name_of(DType);
 
-/// Row-major strides for the tensor's shape.
+/// Row-major strides for the tensor's shape. Without elements a product of axes may be no number: the largest one stands
+/// for it.
 inline void make_contiguous(Tensor& t) {
   std::int64_t step = 1;
-  for (int i = t.rank - 1; i >= 0; step *= t.shape[i--]) t.stride[i] = step;
+  for (int i = t.rank - 1; i >= 0; --i) {
+    t.stride[i] = step;
+    if (__builtin_mul_overflow(step, t.shape[i], &step)) step = INT64_MAX;
+  }
 }
 
 /// A shape and dtype without memory: what `infer` answers for an output.

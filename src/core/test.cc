@@ -155,6 +155,15 @@ TEST(Check, SentencesNameEverything) {
   EXPECT_STREQ(e.what(), "lightning_indexer: layout_query is 'B\\u007f\\xff\\u000a', wanted BSND or TND");
 }
 
+TEST(Check, StridesOfAShapeWithoutAProduct) {
+  Tensor t{.rank = 3, .shape = {0, 33, INT64_MAX}};
+  make_contiguous(t);
+  EXPECT_EQ(t.elements(), 0);
+  EXPECT_EQ(t.stride[0], INT64_MAX);
+  EXPECT_EQ(t.stride[1], INT64_MAX);
+  EXPECT_EQ(t.stride[2], 1);
+}
+
 TEST(Check, AbsentIsWithoutElements) {
   const Check check("lightning_indexer", Level::portable), strict("lightning_indexer", Level::strict);
   const auto refused = [](const Check& c, std::initializer_list<std::int64_t> shape) {
