@@ -57,7 +57,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const Folder folder;
   static Context context({.threads = 1, .memory_limit = 64 << 20});
   const std::string path = folder.write("case.safetensors", safetensors_of({data, size}));
-  const auto refused = refusal([&] {
+  refusal([&] {
     const debug::Case c = debug::read_case(path);
     debug::check_case(c);
     debug::write_case(c, folder / "again.safetensors");
@@ -72,6 +72,5 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     require(run(c, {.context = &context}) == fast, "the second run is another");
     run(c, {.strides = true, .context = &context});
   });
-  require(!refused || refused->status != Status::ok, "");
   return 0;
 }
