@@ -89,8 +89,10 @@ def test_says_what_it_is_made_of(unpacked):
     for name, part in parts.items():
         assert part["licenses"] and (part.get("version") or part["type"] == "machine-learning-model"), name
     # Headers alone, a library beside it, what nanobind has of others, what gcc links into everything.
-    assert {"nlohmann-json3-dev", "libfmt-dev", "libfmt9", "libcli11-dev", "nanobind", "robin_map", "libgcc-12-dev"} <= set(parts)
-    assert [part["dsakit:use"] for part in map(properties, (parts["libfmt9"], parts["nanobind"]))] == [
+    assert {"nlohmann-json3-dev", "libfmt-dev", "libcli11-dev", "nanobind", "robin_map"} <= set(parts)
+    assert any(re.fullmatch(r"libgcc-\d+-dev", name) for name in parts)
+    (fmt,) = (part for name, part in parts.items() if re.fullmatch(r"libfmt\d+", name))
+    assert [part["dsakit:use"] for part in map(properties, (fmt, parts["nanobind"]))] == [
         "loaded when it runs",
         "compiled or linked into it",
     ]
