@@ -81,7 +81,7 @@ void print_fits(const Plan& plan, double memory) {
       continue;
     }
     fmt::print("{:>10}{:>7.1f} %", bytes_text(std::min(f.expert_memory, plan.sizes.routed_bytes())), 100 * f.held);
-    fmt::print("{:>11.2f}{:>9.2f}{:>9.2f}  ", f.tokens_per_second[0], f.tokens_per_second[1], f.tokens_per_second[2]);
+    fmt::print("{:>11.2f} {:>8.2f} {:>8.2f}  ", f.tokens_per_second[0], f.tokens_per_second[1], f.tokens_per_second[2]);
     if (f.held == 1) fmt::print("reads nothing\n");
     else fmt::print("{:.0f} / {:.0f} / {:.0f} s\n", f.pass_seconds[0], f.pass_seconds[1], f.pass_seconds[2]);
   }
