@@ -44,10 +44,16 @@ struct Steps {
   }
 };
 
+/// One past the last; -1 where no number can say: then the strides are refused (readable).
 std::int64_t last_byte(const Tensor& t) {
   std::int64_t end = kept_size(t);
-  for (int a = 0; a < t.rank; ++a) end += (t.shape[a] - 1) * t.stride[a] * kept_size(t);
-  return end;  // one past the last
+  for (int a = 0; a < t.rank; ++a) {
+    std::int64_t step;
+    if (__builtin_mul_overflow(t.shape[a] - 1, t.stride[a], &step) ||
+        __builtin_mul_overflow(step, kept_size(t), &step) || __builtin_add_overflow(end, step, &end))
+      return -1;
+  }
+  return end;
 }
 
 }  // namespace
@@ -79,8 +85,10 @@ bool same_storage(const Tensor& a, const Tensor& b) {
 
 bool overlap(const Tensor& a, const Tensor& b) {
   if (a.elements() == 0 || b.elements() == 0) return false;
+  const std::int64_t a_bytes = last_byte(a), b_bytes = last_byte(b);
+  if (a_bytes < 0 || b_bytes < 0) return false;
   const auto a0 = reinterpret_cast<std::uintptr_t>(a.data), b0 = reinterpret_cast<std::uintptr_t>(b.data);
-  const auto a_end = a0 + std::uintptr_t(last_byte(a)), b_end = b0 + std::uintptr_t(last_byte(b));
+  const auto a_end = a0 + std::uintptr_t(a_bytes), b_end = b0 + std::uintptr_t(b_bytes);
   if (a_end <= b0 || b_end <= a0) return false;
   // Columns of one pitched buffer: inside a pitch, each holds one interval.
   const Steps x(a), y(b);
