@@ -6,8 +6,9 @@ refusals the sentences of the first round of the same seeds, which had other num
 Usage: soak.py [--seconds 600] [--interval 60] [--calls 20000] [--seed 0] [--record FILE] [--compare FILE]
 
 A round is `--calls` calls. --record keeps what the first round answered, --compare takes that of another run for the first
-round: another build or machine, the same instruction set, to which the last bits of bf16 products belong. Exit code 1: another answer, or 1 % more memory than after two rounds and a tenth
-of the time: until then the heaps of Python and of C grow to what the calls need at once."""
+round: another build or machine, the same instruction set, to which the last bits of bf16 products belong. Exit code 1:
+another answer, or 1 % more memory than after two rounds and a tenth of the time: until then the heaps of Python and of C grow
+to what the calls need at once."""
 
 from __future__ import annotations
 
