@@ -157,8 +157,8 @@ DSAKIT_INLINE void multiply_tiles(TileBlock t, int m, int k, Ahead ahead) {
     __builtin_memset(panel_tail + some, 0, std::size_t(kStepBytes - some));
     t.panel_tail = panel_tail;
   }
-  const bool behind = ahead.rows == nullptr;
-  t.ahead_pitch = behind ? 0 : ahead.pitch;
+  const bool behind = ahead.rows == nullptr, panel = ahead.pitch == kPanel * std::ptrdiff_t(sizeof(Column));
+  t.ahead_pitch = behind || panel ? 0 : ahead.pitch;
   t.ahead = behind ? t.panel + kBlockBytes : static_cast<const char*>(ahead.rows);
   t.shares = (m + kTileSide - 1) / kTileSide;
   const char* const rows = t.a;
@@ -187,7 +187,7 @@ DSAKIT_INLINE void multiply_tiles(TileBlock t, int m, int k, Ahead ahead) {
       ++t.share;
     }
     t.panel += kBlockBytes;
-    t.ahead += behind ? kBlockBytes : kBlockSteps * kTileSide * Panel<Column>::kGroup * t.ahead_pitch;
+    t.ahead += t.ahead_pitch == 0 ? kBlockBytes : kBlockSteps * kTileSide * Panel<Column>::kGroup * t.ahead_pitch;
     t.add = true;
     steps -= t.steps;
     rest = rest && !last;

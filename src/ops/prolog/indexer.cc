@@ -9,6 +9,11 @@
 namespace dsakit::prolog {
 namespace {
 
+RopePairs pairs_of(RopeLayout layout) {
+  if (layout == RopeLayout::half) return RopePairs::half;
+  return layout == RopeLayout::interleaved ? RopePairs::adjacent : RopePairs::adjacent_to_half;
+}
+
 /// A [n, n] matrix in panels; `rows` has room for n addresses.
 void pack_square(const Kernels& kernels, const Tensor& matrix, std::int64_t n, const bf16** rows, bf16* panels) {
   for (std::int64_t k = 0; k < n; ++k) rows[k] = static_cast<const bf16*>(matrix.data) + k * matrix.stride[0];
@@ -23,15 +28,14 @@ IndexerProlog::IndexerProlog(const IndexerProblem& problem, const HiddenTile& hi
       kernels_(call.kernels()),
       hidden_(hidden),
       query_(query),
+      threads_(call.threads()),
       codes_stride_(Panel<std::int8_t>::depth(p_.rank)),
-      q_width_(p_.heads * p_.dim),
       same_products_(call.same_products()) {
   gamma_ = memory.take<float>(p_.dim);
   beta_ = memory.take<float>(p_.dim);
-  cos_ = memory.take<float>(kTile * p_.rope);
-  sin_ = memory.take<float>(kTile * p_.rope);
+  cos_ = memory.take<bf16>(kTile * p_.rope);
+  sin_ = memory.take<bf16>(kTile * p_.rope);
   k_ = memory.take<float>(kTile * p_.dim);
-  q_ = memory.take<bf16>(kTile * q_width_);
   scales_ = query ? nullptr : memory.take<float>(kTile);
   codes_ = query ? nullptr : memory.take<std::uint8_t>(kTile * codes_stride_);
   const std::int64_t square = Panels<bf16>::elements(p_.dim, p_.dim);
@@ -47,13 +51,22 @@ IndexerProlog::Scratch IndexerProlog::carve(Carver& memory) const {
   Scratch s;
   s.panel = memory.take<std::byte>(std::max({p_.wk.scratch_bytes(), p_.w_proj.scratch_bytes(), p_.w_qb.scratch_bytes(),
                                              p_.dim * std::int64_t(sizeof(const bf16*))}));
-  s.sum = memory.take<float>(kTile * kPanel);
+  s.sum = memory.take<float>(most_rows() * kPanel);
   s.y = memory.take<float>(kTile * kPanel);
-  s.row = memory.take<float>(2 * p_.dim);
-  s.wide = memory.take<float>(same_products_ ? kHeads * p_.dim : 0);
-  s.in = memory.take<bf16>(p_.dim);
-  s.out = memory.take<bf16>(kHeads * p_.dim);
+  s.row = memory.take<float>(p_.dim);
+  s.wide = memory.take<float>(same_products_ ? most_rows() * p_.dim : 0);
+  s.in = memory.take<bf16>(most_rows() * p_.dim);
+  s.rotated = memory.take<bf16>(kTile * p_.rope);
+  s.out = memory.take<bf16>(most_rows() * p_.dim);
   return s;
+}
+
+/// As given, the factors of the first elements of the pairs and then those of the second; here they lie where the
+/// elements do.
+void IndexerProlog::factors_of_elements(const bf16* given, bf16* factors) const {
+  const std::int64_t half = p_.rope / 2;
+  for (std::int64_t j = 0; j < p_.rope; ++j)
+    factors[j] = given[p_.layout == RopeLayout::interleaved ? j % 2 * half + j / 2 : j];
 }
 
 void IndexerProlog::begin(std::int64_t first, int count) {
@@ -67,8 +80,8 @@ void IndexerProlog::begin(std::int64_t first, int count) {
     if (hadamard_k_) pack_square(kernels_, p_.hadamard_k, p_.dim, rows, hadamard_k_);
   }
   for (int r = 0; r < count; ++r) {
-    kernels_.widen(p_.cos.row<const bf16>(first + r), p_.rope, cos_ + r * p_.rope);
-    kernels_.widen(p_.sin.row<const bf16>(first + r), p_.rope, sin_ + r * p_.rope);
+    factors_of_elements(p_.cos.row<const bf16>(first + r), cos_ + r * p_.rope);
+    factors_of_elements(p_.sin.row<const bf16>(first + r), sin_ + r * p_.rope);
     if (!query_) scales_[r] = *p_.q_norm_scale.row<const float>(first + r);
   }
   slots_ = TileSlots(p_.cache_index, p_.k_cache.count > 0, first, count);
@@ -78,13 +91,12 @@ std::int64_t IndexerProlog::tasks(Stage stage) const {
   if (p_.sums.made() && stage != Stage::hidden_products) return 0;
   switch (stage) {
     case Stage::hidden_products:
-      return p_.sums.given() ? count_ : p_.wk.panels() + p_.w_proj.panels();
+      if (p_.sums.given()) return count_;
+      return (p_.wk.panels() + p_.w_proj.panels()) * ((count_ + hidden_rows() - 1) / hidden_rows());
     case Stage::rows:
       return query_ ? count_ : 2 * count_;
-    case Stage::query_products:
-      return p_.w_qb.panels();
     case Stage::heads:
-      return count_ * ((p_.heads + kHeads - 1) / kHeads);
+      return (p_.heads + heads_of_task() - 1) / heads_of_task();
   }
   return 0;
 }
@@ -97,10 +109,9 @@ Work IndexerProlog::work(Stage stage) const {
       return product_work(count_, double(p_.hidden) * double(p_.dim + p_.all_heads), false);
     case Stage::rows:
       return Work{.products = rotations, .elements = double(p_.rank + 8 * p_.dim) / 4} * count_;
-    case Stage::query_products:
-      return product_work(count_, double(p_.rank) * double(q_width_), true);
     case Stage::heads:
-      return Work{.products = rotations, .elements = double(p_.dim)} * double(count_ * p_.heads);
+      return product_work(count_, double(p_.rank) * double(p_.heads * p_.dim), true) +
+             Work{.products = rotations, .elements = double(p_.dim)} * double(count_ * p_.heads);
   }
   return {};
 }
@@ -115,23 +126,24 @@ void IndexerProlog::task(Stage stage, std::int64_t i, int thread) const {
       if (i < count_) return key_row(int(i), s);
       i -= count_;
       return bias_codes(p_.q_norm.row<const std::int8_t>(first_ + i), p_.rank, codes_ + i * codes_stride_);
-    case Stage::query_products:
-      return query_panel(i, s);
     case Stage::heads:
-      return head_block(i, s);
+      return query_heads(i, s);
   }
 }
 
-/// A panel of [wk | w_proj]. Steps K1, W1, W2.
+/// A panel of [wk | w_proj] and some tokens: there are few panels. Steps K1, W1, W2.
 void IndexerProlog::hidden_panel(std::int64_t i, const Scratch& s) const {
+  const std::int64_t panels = p_.wk.panels() + p_.w_proj.panels();
+  const int begin = int(i / panels) * hidden_rows(), count = std::min(hidden_rows(), count_ - begin);
+  i %= panels;
   const bool key = i < p_.wk.panels();
   if (!key) i -= p_.wk.panels();
   const Weight& w = key ? p_.wk : p_.w_proj;
   const std::int64_t columns = std::min<std::int64_t>(kPanel, w.n - i * kPanel);
-  hidden_.all().times(kernels_, count_, {w, 0, i, s.panel}, p_.hidden, s.sum);
+  hidden_.all().from(begin).times(kernels_, count, {w, 0, i, s.panel}, p_.hidden, s.sum);
   const HiddenSums& sums = p_.sums;
-  for (int r = 0; r < count_; ++r) {
-    const float* sum = s.sum + r * kPanel;
+  for (int r = begin; r < begin + count; ++r) {
+    const float* sum = s.sum + (r - begin) * kPanel;
     if (sums.made()) {
       float* to = key ? sums.first + (first_ + r) * sums.first_stride : sums.second + (first_ + r) * sums.second_stride;
       std::memcpy(to + i * kPanel, sum, std::size_t(columns) * sizeof(float));
@@ -156,12 +168,21 @@ void IndexerProlog::write_weights(std::int64_t r, std::int64_t first, const floa
   for (std::int64_t j = 0; j < n; ++j) out[j] = to_f16(to_float(to_bf16(sums[j])) * p_.head_scale);
 }
 
-/// RoPE on the first dims of a bf16 row, in place.
-void IndexerProlog::rotate_first(bf16* row, int r, const Scratch& s) const {
-  float *x = s.row, *y = s.row + p_.dim;
-  kernels_.widen(row, p_.rope, x);
-  rotate(p_.layout, x, cos_ + r * p_.rope, sin_ + r * p_.rope, p_.rope / 2, y);
-  kernels_.round(y, p_.rope, row);
+/// RoPE on the first dims of rows of neighbouring tokens, in place.
+void IndexerProlog::rotate_first(bf16* rows, int token, int count, const Scratch& s) const {
+  kernels_.rotate({.pairs = pairs_of(p_.layout),
+                   .x = rows,
+                   .x_stride = p_.dim,
+                   .cos = cos_ + token * p_.rope,
+                   .cos_stride = p_.rope,
+                   .sin = sin_ + token * p_.rope,
+                   .sin_stride = p_.rope,
+                   .y = s.rotated,
+                   .y_stride = p_.rope,
+                   .rows = count,
+                   .half = p_.rope / 2});
+  for (int r = 0; r < count; ++r)
+    std::memcpy(rows + r * p_.dim, s.rotated + r * p_.rope, std::size_t(p_.rope) * sizeof(bf16));
 }
 
 /// bf16(rows times the matrix), [rows][dim]; the rows themselves without one.
@@ -191,50 +212,61 @@ void IndexerProlog::key_row(int r, const Scratch& s) const {
   layer_norm(kernels_, k_ + r * p_.dim, p_.dim, gamma_, beta_, p_.epsilon, s.row);
   kernels_.round(s.row, p_.dim, s.in);
   tap("K2.k", s.in);
-  rotate_first(s.in, r, s);
+  rotate_first(s.in, r, 1, s);
   tap("K3.k", s.in);
   const bf16* k = transformed(s.in, 1, hadamard_k_, s);
   tap("K4.k", k);
-  kernels_.widen(k, p_.dim, s.row);
-  const float scale = quantise(kernels_, kPyPto, s.row, p_.dim, p_.k_cache.row<std::int8_t>(slot));
+  const float scale = quantise(kernels_, kPyPto, k, p_.dim, p_.k_cache.row<std::int8_t>(slot));
   if (p_.k_scale_cache.tensor.dtype == DType::f16) *p_.k_scale_cache.row<f16>(slot) = to_f16(scale);
   else *p_.k_scale_cache.row<float>(slot) = scale;
 }
 
-/// Steps Q1 and Q2.
-void IndexerProlog::query_panel(std::int64_t i, const Scratch& s) const {
-  const std::int64_t columns = std::min<std::int64_t>(kPanel, q_width_ - i * kPanel);
+/// So many that a matrix of steps Q4 meets more than a few rows, if that leaves tasks enough.
+std::int64_t IndexerProlog::heads_of_task() const {
+  constexpr std::int64_t kRows = 16;
+  const std::int64_t least = heads_of_panels(p_.dim, p_.heads);
+  return std::max(least, std::min(kRows / count_, p_.heads / (2 * threads_)) / least * least);
+}
+
+/// Steps Q1 and Q2: the columns that a panel has of heads first to end.
+void IndexerProlog::query_panel(std::int64_t i, std::int64_t first, std::int64_t end, const Scratch& s) const {
   const auto panel = p_.w_qb.panel_i8(i, s.panel);
   const float* scales = query_ ? query_->query_scales() : scales_;
   auto* acc = reinterpret_cast<std::int32_t*>(s.sum);
   kernels_.product(query_ ? query_->query_codes() : codes_, codes_stride_, count_, panel.codes, panel.column_sums,
                       int(codes_stride_), acc, kPanel);
+  const std::int64_t begin = std::max(i * kPanel, first * p_.dim), stop = std::min((i + 1) * kPanel, end * p_.dim);
   float scale[kPanel];
-  for (std::int64_t j = 0; j < columns; ++j) scale[j] = *p_.channel_scale.row<const float>(i * kPanel + j);
+  for (std::int64_t j = begin; j < stop; ++j) scale[j - begin] = *p_.channel_scale.row<const float>(j);
   for (int r = 0; r < count_; ++r) {
-    kernels_.dequantize(acc + r * kPanel, columns, scales[r], scale, s.y);
-    kernels_.round(s.y, columns, q_ + r * q_width_ + i * kPanel);
+    kernels_.dequantize(acc + r * kPanel + (begin - i * kPanel), stop - begin, scales[r], scale, s.y);
+    for (std::int64_t at = begin, n; at < stop; at += n) {  // those of one head
+      const std::int64_t head = at / p_.dim, column = at % p_.dim;
+      n = std::min(stop - at, p_.dim - column);
+      kernels_.round(s.y + (at - begin), n, s.in + ((head - first) * count_ + r) * p_.dim + column);
+    }
   }
 }
 
-/// Sixteen heads of a token. Steps Q3 to Q5.
-void IndexerProlog::head_block(std::int64_t i, const Scratch& s) const {
-  const std::int64_t blocks = (p_.heads + kHeads - 1) / kHeads, h0 = i % blocks * kHeads;
-  const int r = int(i / blocks), heads = int(std::min<std::int64_t>(kHeads, p_.heads - h0));
-  bf16* q = q_ + r * q_width_ + h0 * p_.dim;
+/// Steps Q1 to Q5 of some heads.
+void IndexerProlog::query_heads(std::int64_t i, const Scratch& s) const {
+  const std::int64_t first = i * heads_of_task(), end = std::min(first + heads_of_task(), p_.heads);
   const auto tap = [&](const char* step, const bf16* rows) {
-    if (taps_) taps_->row(step, DType::bf16, first_ + r, h0 * p_.dim, heads * p_.dim, rows);
+    for (std::int64_t h = first; h < end && taps_; ++h)
+      for (int r = 0; r < count_; ++r, rows += p_.dim)
+        taps_->row(step, DType::bf16, first_ + r, h * p_.dim, p_.dim, rows);
   };
-  tap("Q2.q", q);
-  for (int h = 0; h < heads; ++h) rotate_first(q + h * p_.dim, r, s);
-  tap("Q3.q", q);
-  const bf16* rows = transformed(q, heads, hadamard_q_, s);
+  for (std::int64_t j = first * p_.dim / kPanel; j < panels_of(end * p_.dim); ++j) query_panel(j, first, end, s);
+  tap("Q2.q", s.in);
+  for (std::int64_t h = 0; h < end - first; ++h) rotate_first(s.in + h * count_ * p_.dim, 0, count_, s);
+  tap("Q3.q", s.in);
+  const bf16* rows = transformed(s.in, int(end - first) * count_, hadamard_q_, s);
   tap("Q4.q", rows);
-  for (int h = 0; h < heads; ++h) {
-    const std::int64_t out = (first_ + r) * p_.heads + h0 + h;
-    kernels_.widen(rows + h * p_.dim, p_.dim, s.row);
-    *p_.q_scale.row<f16>(out) = to_f16(quantise(kernels_, kPyPto, s.row, p_.dim, p_.q_int8.row<std::int8_t>(out)));
-  }
+  for (std::int64_t h = first; h < end; ++h)
+    for (int r = 0; r < count_; ++r, rows += p_.dim) {
+      const std::int64_t out = (first_ + r) * p_.heads + h;
+      *p_.q_scale.row<f16>(out) = to_f16(quantise(kernels_, kPyPto, rows, p_.dim, p_.q_int8.row<std::int8_t>(out)));
+    }
 }
 
 }  // namespace dsakit::prolog

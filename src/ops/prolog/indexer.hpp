@@ -40,33 +40,37 @@ class IndexerProlog {
   void task(Stage stage, std::int64_t i, int thread) const;
 
  private:
-  static constexpr int kHeads = 16;  // per task
-  struct Scratch {                   // of one thread
+  struct Scratch {  // of one thread
     std::byte* panel;
     float *sum, *y, *row, *wide;
-    bf16 *in, *out;
+    bf16 *in, *rotated, *out;  // [heads of a task][tokens][dim], or [rope]
   };
   Scratch carve(Carver& memory) const;
   void hidden_panel(std::int64_t i, const Scratch& s) const;
   void take_sums(std::int64_t r) const;
   void write_weights(std::int64_t r, std::int64_t first, const float* sums, std::int64_t n) const;
   void key_row(int r, const Scratch& s) const;
-  void query_panel(std::int64_t i, const Scratch& s) const;
-  void head_block(std::int64_t i, const Scratch& s) const;
-  void rotate_first(bf16* row, int r, const Scratch& s) const;
+  void query_heads(std::int64_t i, const Scratch& s) const;
+  void query_panel(std::int64_t i, std::int64_t first, std::int64_t end, const Scratch& s) const;
+  std::int64_t heads_of_task() const;
+  int hidden_rows() const { return threads_ > 1 ? kTile / 2 : kTile; }
+  std::int64_t most_rows() const { return heads_of_panels(p_.dim, p_.heads) * kTile; }
+  void factors_of_elements(const bf16* given, bf16* factors) const;
+  void rotate_first(bf16* rows, int token, int count, const Scratch& s) const;
   const bf16* transformed(const bf16* in, int rows, const bf16* hadamard, const Scratch& s) const;
 
   const IndexerProblem& p_;
   const Kernels& kernels_;
   const HiddenTile& hidden_;
   const MlaProlog* query_;
+  const int threads_;
   Taps* const taps_ = taps;
-  std::int64_t first_ = 0, codes_stride_, q_width_, scratch_bytes_;
+  std::int64_t first_ = 0, codes_stride_, scratch_bytes_;
   int count_ = 0;
   bool same_products_;
   TileSlots slots_;
-  float *gamma_, *beta_, *cos_, *sin_, *k_, *scales_;
-  bf16 *q_, *hadamard_q_, *hadamard_k_;
+  float *gamma_, *beta_, *k_, *scales_;
+  bf16 *cos_, *sin_, *hadamard_q_, *hadamard_k_;
   std::uint8_t* codes_;
   std::byte* scratch_;
 };

@@ -27,8 +27,10 @@ MlaProlog::MlaProlog(const MlaProblem& problem, const HiddenTile& hidden, const 
     : p_(problem),
       kernels_(call.kernels()),
       hidden_(hidden),
+      threads_(call.threads()),
       codes_stride_(Panel<std::int8_t>::depth(p_.rank)),
-      q_width_(p_.heads * (p_.nope + p_.rope)),
+      heads_of_task_(heads_of_panels(head_width(), p_.heads)),
+      keeps_rope_(p_.quantised_query() && !p_.numerics.rounds_before_rope),
       same_products_(call.same_products()) {
   const bool codes = p_.quantised_query();
   auto floats = [&](bool wanted, std::int64_t n) { return wanted ? memory.take<float>(n) : nullptr; };
@@ -43,8 +45,6 @@ MlaProlog::MlaProlog(const MlaProblem& problem, const HiddenTile& hidden, const 
   key_scale_ = floats(p_.key_store == Store::given_scale, p_.rope);
   c_ = memory.take<float>(kTile * p_.rank);
   kv_ = memory.take<float>(kTile * (p_.latent + p_.rope));
-  q_ = memory.take<bf16>(kTile * q_width_);
-  q_rope_ = floats(codes && !p_.numerics.rounds_before_rope, kTile * p_.heads * p_.rope);
   codes_ = codes ? memory.take<std::uint8_t>(kTile * codes_stride_) : nullptr;
   q_norm_ = codes ? nullptr : memory.take<bf16>(kTile * p_.rank);
   q_norm_wide_ = floats(!codes && same_products_, kTile * p_.rank);
@@ -58,12 +58,16 @@ MlaProlog::Scratch MlaProlog::carve(Carver& memory) const {
   const std::int64_t panel = std::max(
       {p_.w_dq.scratch_bytes(), p_.w_dkv_kr.scratch_bytes(), p_.w_uq_qr.scratch_bytes(), p_.w_uk.scratch_bytes()});
   return {memory.take<std::byte>(panel),
-          memory.take<float>(kTile * kPanel),
-          memory.take<float>(kTile * kPanel),
+          memory.take<float>(kPanelsAtOnce * kTile * kPanel),
+          memory.take<float>(kPanelsAtOnce * kTile * kPanel),
+          memory.take<bf16>(Operand::kBlockElements),
           memory.take<float>(2 * std::max(p_.rank, p_.latent + p_.rope)),
           memory.take<float>(same_products_ ? kTile * p_.nope : 0),
+          memory.take<bf16>(heads_of_task_ * kTile * head_width()),
+          memory.take<float>((keeps_rope_ ? heads_of_task_ : 1) * kTile * p_.rope),
+          memory.take<float>(kTile * p_.rope),
           memory.take<std::byte>(2 * std::max(p_.latent, p_.rope)),
-          memory.take<bf16>(p_.query_codes() ? kTile * p_.latent : 0)};
+          memory.take<bf16>(p_.query_codes() || streamed() ? kTile * p_.latent : 0)};
 }
 
 void MlaProlog::begin(std::int64_t first, int count) {
@@ -88,13 +92,12 @@ std::int64_t MlaProlog::tasks(Stage stage) const {
   if (p_.sums.made() && stage != Stage::hidden_products) return 0;
   switch (stage) {
     case Stage::hidden_products:
-      return p_.sums.given() ? 2 * count_ : p_.w_dq.panels() + p_.w_dkv_kr.panels();
+      if (p_.sums.given()) return 2 * count_;
+      return tasks_of_panels(p_.w_dq, count_, threads_) + tasks_of_panels(p_.w_dkv_kr, count_, threads_);
     case Stage::rows:
       return 2 * count_;
-    case Stage::query_products:
-      return p_.w_uq_qr.panels();
     case Stage::heads:
-      return p_.heads;
+      return (p_.heads + heads_of_task_ - 1) / heads_of_task_;
   }
   return 0;
 }
@@ -106,11 +109,10 @@ Work MlaProlog::work(Stage stage) const {
       return product_work(count_, double(p_.hidden) * double(p_.rank + p_.latent + p_.rope), p_.quantised_hidden());
     case Stage::rows:
       return {.elements = double(count_ * (p_.rank + p_.latent + p_.rope))};
-    case Stage::query_products:
-      return product_work(count_, double(p_.rank) * double(q_width_), p_.quantised_query());
     case Stage::heads: {
       const std::int64_t row = p_.rope + (p_.query_codes() ? p_.latent : 0);
-      return product_work(count_, double(p_.heads) * double(p_.nope * p_.latent), false) +
+      return product_work(count_, double(p_.rank) * double(p_.heads * head_width()), p_.quantised_query()) +
+             product_work(count_, double(p_.heads) * double(p_.nope * p_.latent), false) +
              Work{.elements = double(count_ * p_.heads * row)};
     }
   }
@@ -122,13 +124,11 @@ void MlaProlog::task(Stage stage, std::int64_t i, int thread) const {
   const Scratch s = carve(memory);
   switch (stage) {
     case Stage::hidden_products:
-      return p_.sums.given() ? take_sums(i) : hidden_panel(i, s);
+      return p_.sums.given() ? take_sums(i) : hidden_panels(i, s);
     case Stage::rows:
       return i < count_ ? query_row(int(i), s) : key_row(int(i - count_), s);
-    case Stage::query_products:
-      return query_panel(i, s);
     case Stage::heads:
-      return head(i, s);
+      return query_heads(i, s);
   }
 }
 
@@ -146,37 +146,46 @@ void MlaProlog::product_of_codes(const std::uint8_t* codes, std::int64_t stride,
     kernels_.dequantize(acc + r * kPanel, columns, token_scale[r], scale, y + r * y_stride);
 }
 
-/// A panel of [w_dq | w_dkv_kr], which both multiply the hidden states. Steps 1 and 7.
-void MlaProlog::hidden_panel(std::int64_t i, const Scratch& s) const {
-  const bool query = i < p_.w_dq.panels();
-  if (!query) i -= p_.w_dq.panels();
+/// Panels of [w_dq | w_dkv_kr], which both multiply the hidden states. Steps 1 and 7.
+void MlaProlog::hidden_panels(std::int64_t i, const Scratch& s) const {
+  const std::int64_t of_query = tasks_of_panels(p_.w_dq, count_, threads_);
+  const bool query = i < of_query;
+  if (!query) i -= of_query;
   const Weight& w = query ? p_.w_dq : p_.w_dkv_kr;
-  const std::int64_t columns = std::min<std::int64_t>(kPanel, w.n - i * kPanel);
-  float* out = (query ? c_ : kv_) + i * kPanel;
+  const std::int64_t most = panels_at_once(w, count_, threads_), first = i * most;
+  const std::int64_t panels = std::min(most, w.panels() - first);
+  float* out = (query ? c_ : kv_) + first * kPanel;
   std::int64_t pitch = w.n;
   if (p_.sums.made()) {
     pitch = query ? p_.sums.first_stride : p_.sums.second_stride;
-    out = (query ? p_.sums.first : p_.sums.second) + first_ * pitch + i * kPanel;
+    out = (query ? p_.sums.first : p_.sums.second) + first_ * pitch + first * kPanel;
   }
   if (p_.quantised_hidden())
-    return product_of_codes(hidden_.codes(), hidden_.codes_stride(), w, i, x_scales_,
+    return product_of_codes(hidden_.codes(), hidden_.codes_stride(), w, first, x_scales_,
                             query ? p_.dq_scale : p_.dkv_kr_scale, s, out, pitch);
-  Operand::Panel panel{w, 0, i, s.panel};
+  const auto times = [&](const Operand& rows, std::int64_t from, std::int64_t depth, float* sums) {
+    if (panels == 1) rows.times(kernels_, count_, Operand::Panel{w, 0, first, s.panel, from}, depth, sums);
+    else rows.times(kernels_, count_, w, first, panels, from, depth, s.block, sums);
+  };
   if (query && p_.numerics.halves_first_sum && hidden_.split() > 0) {
-    hidden_.all().times(kernels_, count_, panel, hidden_.split(), s.sum);
-    panel.first = hidden_.second_from();
-    hidden_.second().times(kernels_, count_, panel, p_.hidden - panel.first, s.sum2);
-    for (std::int64_t j = 0; j < count_ * kPanel; ++j) s.sum[j] += s.sum2[j];
+    times(hidden_.all(), 0, hidden_.split(), s.sum);
+    times(hidden_.second(), hidden_.second_from(), p_.hidden - hidden_.second_from(), s.sum2);
+    for (std::int64_t p = 0; p < panels; ++p)
+      for (std::int64_t j = p * kTile * kPanel, end = j + count_ * kPanel; j < end; ++j) s.sum[j] += s.sum2[j];
   } else {
-    hidden_.all().times(kernels_, count_, panel, p_.hidden, s.sum);
+    times(hidden_.all(), 0, p_.hidden, s.sum);
   }
-  for (int r = 0; r < count_; ++r) {
-    if (p_.sums.made()) std::memcpy(out + r * pitch, s.sum + r * kPanel, std::size_t(columns) * sizeof(float));
-    else round_to_bf16(s.sum + r * kPanel, columns, out + r * pitch);
+  for (std::int64_t p = 0; p < panels; ++p, out += kPanel) {
+    const std::int64_t columns = std::min<std::int64_t>(kPanel, w.n - (first + p) * kPanel);
+    for (int r = 0; r < count_; ++r) {
+      const float* sums = s.sum + (p * kTile + r) * kPanel;
+      if (p_.sums.made()) std::memcpy(out + r * pitch, sums, std::size_t(columns) * sizeof(float));
+      else round_to_bf16(sums, columns, out + r * pitch);
+    }
   }
 }
 
-/// What hidden_panel would leave of one token, half of it, from sums that are there.
+/// What hidden_panels would leave of one token, half of it, from sums that are there.
 void MlaProlog::take_sums(std::int64_t i) const {
   const bool query = i < count_;
   const std::int64_t r = query ? i : i - count_, n = query ? p_.rank : p_.latent + p_.rope;
@@ -283,43 +292,64 @@ void MlaProlog::store_latent(std::int64_t slot, float* y, const Scratch& s) cons
   }
 }
 
-/// Step 4, with the rounding of step 5a.
-void MlaProlog::query_panel(std::int64_t i, const Scratch& s) const {
-  const std::int64_t begin = i * kPanel, end = std::min<std::int64_t>(begin + kPanel, q_width_);
+/// Steps 4 to 6 of some heads.
+void MlaProlog::query_heads(std::int64_t i, const Scratch& s) const {
+  const std::int64_t first = i * heads_of_task_, end = std::min(first + heads_of_task_, p_.heads);
+  for (std::int64_t j = first * head_width() / kPanel; j < panels_of(end * head_width()); ++j)
+    query_panel(j, first, end, s);
+  for (std::int64_t h = first; h < end; ++h) head(h, h - first, s);
+}
+
+/// Step 4, with the rounding of step 5a: the columns that a panel has of heads first to end.
+void MlaProlog::query_panel(std::int64_t i, std::int64_t first, std::int64_t end, const Scratch& s) const {
   if (p_.quantised_query()) {
     product_of_codes(codes_, codes_stride_, p_.w_uq_qr, i, scales_, p_.uq_qr_scale, s, s.sum, kPanel);
   } else {
     const Operand operand = {q_norm_, q_norm_wide_, p_.rank};
     operand.times(kernels_, count_, {p_.w_uq_qr, 0, i, s.panel}, p_.rank, s.sum);
   }
-  for (int r = 0; r < count_; ++r) kernels_.round(s.sum + r * kPanel, end - begin, q_ + r * q_width_ + begin);
-  if (!q_rope_) return;
-  const std::int64_t head_width = p_.nope + p_.rope;
-  for (std::int64_t h = begin / head_width; h * head_width < end; ++h) {  // the rope columns of the heads in this panel
-    const std::int64_t head_rope = h * head_width + p_.nope;
-    const std::int64_t from = std::max(begin, head_rope), to = std::min(end, head_rope + p_.rope);
-    float* out = q_rope_ + h * p_.rope + (from - head_rope);
-    for (int r = 0; r < count_ && from < to; ++r)
-      std::memcpy(out + r * p_.heads * p_.rope, s.sum + r * kPanel + (from - begin),
-                  std::size_t(to - from) * sizeof(float));
+  const std::int64_t begin = std::max(i * kPanel, first * head_width()),
+                     stop = std::min((i + 1) * kPanel, end * head_width());
+  for (std::int64_t at = begin, n; at < stop; at += n) {  // those of one head
+    const std::int64_t h = at / head_width() - first, column = at % head_width();
+    n = std::min(stop - at, head_width() - column);
+    const std::int64_t rope = std::clamp<std::int64_t>(p_.nope - column, 0, n);  // from here on, of these
+    for (int r = 0; r < count_; ++r) {
+      const float* sums = s.sum + r * kPanel + (at - i * kPanel);
+      kernels_.round(sums, n, s.q + (h * kTile + r) * head_width() + column);
+      if (keeps_rope_ && rope < n)
+        std::memcpy(s.rope + (h * kTile + r) * p_.rope + (column + rope - p_.nope), sums + rope,
+                    std::size_t(n - rope) * sizeof(float));
+    }
   }
 }
 
-/// Steps 5 and 6.
-void MlaProlog::head(std::int64_t h, const Scratch& s) const {
-  query_products(h, s);
-  const bf16* q = q_ + h * (p_.nope + p_.rope) + p_.nope;
-  float *x = s.row, *y = s.row + std::max(p_.latent, p_.rope);
+/// Steps 5 and 6 of the head that is number `slot` of the task.
+void MlaProlog::head(std::int64_t h, std::int64_t slot, const Scratch& s) const {
+  const bf16* q = s.q + slot * kTile * head_width();
+  query_products(h, q, s);
+  const float* input = s.rope + (keeps_rope_ ? slot * kTile * p_.rope : 0);
+  for (int r = 0; r < count_ && !keeps_rope_; ++r)
+    kernels_.widen(q + r * head_width() + p_.nope, p_.rope, s.rope + r * p_.rope);
+  kernels_.rotate({.pairs = RopePairs::adjacent_to_half,
+                   .x = input,
+                   .x_stride = p_.rope,
+                   .cos = cos_,
+                   .cos_stride = p_.rope,
+                   .sin = sin_,
+                   .sin_stride = p_.rope,
+                   .y = s.rotated,
+                   .y_stride = p_.rope,
+                   .rows = count_,
+                   .half = p_.rope / 2});
   for (int r = 0; r < count_; ++r) {
     const std::int64_t out = (first_ + r) * p_.heads + h;
-    const float* input = q_rope_ ? q_rope_ + (r * p_.heads + h) * p_.rope : x;
-    if (!q_rope_) kernels_.widen(q + r * q_width_, p_.rope, x);
-    rotate(RopeLayout::interleaved_to_half, input, cos_ + r * p_.rope, sin_ + r * p_.rope, p_.rope / 2, y);
+    float* y = s.rotated + r * p_.rope;
     bf16* rotated = p_.query_rope.row<bf16>(out);
     kernels_.round(y, p_.rope, rotated);
     if (taps_) {
-      taps_->row("4.q_nope", DType::bf16, first_ + r, h * p_.nope, p_.nope, q - p_.nope + r * q_width_);
-      taps_->row("4.q_rope", DType::f32, first_ + r, h * p_.rope, p_.rope, input);
+      taps_->row("4.q_nope", DType::bf16, first_ + r, h * p_.nope, p_.nope, q + r * head_width());
+      taps_->row("4.q_rope", DType::f32, first_ + r, h * p_.rope, p_.rope, input + r * p_.rope);
       const bf16* query = p_.query_codes() ? s.query + r * p_.latent : p_.query_nope.row<bf16>(out);
       taps_->row("5.query", DType::bf16, out, 0, p_.latent, query);
       taps_->row("6.query_rope", DType::bf16, out, 0, p_.rope, rotated);
@@ -335,21 +365,29 @@ void MlaProlog::head(std::int64_t h, const Scratch& s) const {
 }
 
 /// The absorbed query of a head, to the output or, where that holds codes, to s.query.
-void MlaProlog::query_products(std::int64_t h, const Scratch& s) const {
-  const bf16* q = q_ + h * (p_.nope + p_.rope);
-  Operand operand = {q, nullptr, q_width_};
+void MlaProlog::query_products(std::int64_t h, const bf16* q, const Scratch& s) const {
+  Operand operand = {q, nullptr, head_width()};
   if (same_products_) {
-    for (int r = 0; r < count_; ++r) kernels_.widen(q + r * q_width_, p_.nope, s.wide + r * p_.nope);
+    for (int r = 0; r < count_; ++r) kernels_.widen(q + r * head_width(), p_.nope, s.wide + r * p_.nope);
     operand = {nullptr, s.wide, p_.nope};
   }
+  const auto output = [&](int r) { return p_.query_nope.row<bf16>((first_ + r) * p_.heads + h); };
+  const bool aside = p_.query_codes() || streamed();
   for (std::int64_t i = 0; i < p_.w_uk.panels(); ++i) {
     const std::int64_t columns = std::min<std::int64_t>(kPanel, p_.latent - i * kPanel);
     operand.times(kernels_, count_, {p_.w_uk, h, i, s.panel}, p_.nope, s.sum);
     for (int r = 0; r < count_; ++r) {
-      bf16* out = p_.query_codes() ? s.query + r * p_.latent : p_.query_nope.row<bf16>((first_ + r) * p_.heads + h);
-      kernels_.round(s.sum + r * kPanel, columns, out + i * kPanel);
+      bf16* to = aside ? s.query + r * p_.latent : output(r);
+      kernels_.round(s.sum + r * kPanel, columns, to + i * kPanel);
     }
   }
+  if (p_.query_codes() || !aside) return;
+  std::byte* to[kTile];
+  const std::byte* from[kTile];
+  for (int r = 0; r < count_; ++r)
+    to[r] = reinterpret_cast<std::byte*>(output(r)), from[r] = reinterpret_cast<const std::byte*>(s.query + r * p_.latent);
+  stream_rows(to, from, count_, std::size_t(p_.latent) * sizeof(bf16));
+  stream_fence();
 }
 
 /// Step 5c for one head of a token: codes and scale, which is the result.

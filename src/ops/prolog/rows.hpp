@@ -25,8 +25,8 @@ inline constexpr Numerics kPyPto = {true, NormOrder::pypto, true, true, false, t
 inline constexpr Numerics kTorchNpu = {false, NormOrder::torch_npu, false, false, true, false};
 
 /// Codes of one group and its scale. Where 127/a overflows (a = 0 among others) both are 0.
-inline float quantise(const Kernels& kernels, const Numerics& numerics, const float* x, std::int64_t n,
-                      std::int8_t* codes) {
+template <class T>
+float quantise(const Kernels& kernels, const Numerics& numerics, const T* x, std::int64_t n, std::int8_t* codes) {
   const float largest = kernels.max_abs(x, n), multiplier = 127.0f / largest;
   if (!std::isfinite(multiplier)) {
     for (std::int64_t i = 0; i < n; ++i) codes[i] = 0;

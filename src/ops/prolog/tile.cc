@@ -8,6 +8,25 @@
 
 namespace dsakit::prolog {
 
+void Operand::times(const Kernels& kernels, int rows, const Weight& weight, std::int64_t panel, std::int64_t panels,
+                    std::int64_t first, std::int64_t depth, bf16* block, float* c) const {
+  const auto at = [&](std::int64_t p, std::int64_t row) {
+    return weight.panel_bf16(0, panel + p, nullptr) + dsakit::Panel<bf16>::row(first + row);
+  };
+  for (std::int64_t row = 0, n; row < depth; row += n) {
+    n = std::min<std::int64_t>(kSumBlock, depth - row);
+    for (int r = 0; r < rows && !wide; ++r)
+      std::memcpy(block + r * kBlockPitch, narrow + r * stride + row, std::size_t(n) * sizeof(bf16));
+    for (std::int64_t p = 0; p < panels; ++p) {
+      const bf16* const next = p + 1 < panels ? at(p + 1, row) : row + n < depth ? at(0, row + n) : nullptr;
+      const Ahead ahead{next, next ? kPanel * std::ptrdiff_t(sizeof(bf16)) : 0};
+      float* const sums = c + p * (kTile * kPanel);
+      if (wide) kernels.product(wide + row, stride, rows, at(p, row), int(n), sums, kPanel, row > 0, ahead);
+      else kernels.product(block, kBlockPitch, rows, at(p, row), int(n), sums, kPanel, row > 0, ahead);
+    }
+  }
+}
+
 HiddenTile::HiddenTile(const Rows& x, std::int64_t width, bool halves, const Call& call, Carver& memory)
     : x_(x),
       width_(width),

@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 
 #include "core/view.hpp"
 #include "kernels/kernels.hpp"
@@ -9,19 +10,43 @@
 #include "ops/weight.hpp"
 #include "run/call.hpp"
 
-// Tokens go through a prolog in fixed tiles, a tile through four stages, a stage in independent tasks. A task of a
+// Tokens go through a prolog in fixed tiles, a tile through three stages, a stage in independent tasks. A task of a
 // product reads one weight panel once, for all tokens of the tile.
 namespace dsakit::prolog {
 
 inline constexpr int kTile = 128;  // tokens: bounds the workspace; from here on products are far from memory-bound
 
-enum class Stage { hidden_products, rows, query_products, heads };
+inline constexpr std::int64_t kPanelsAtOnce = 4;  // that hidden states of many tokens meet
+
+/// Of a weight, by each task.
+inline std::int64_t panels_at_once(const Weight& w, int rows, int threads) {
+  constexpr int kFew = 32;  // whose hidden states stay in L2
+  if (rows <= kFew || w.dtype != DType::bf16 || !w.packed || w.scales) return 1;
+  return std::clamp<std::int64_t>(w.panels() / (2 * threads), 1, kPanelsAtOnce);
+}
+inline std::int64_t tasks_of_panels(const Weight& w, int rows, int threads) {
+  const std::int64_t some = panels_at_once(w, rows, threads);
+  return (w.panels() + some - 1) / some;
+}
+
+/// Heads of `width` columns that a task takes to have whole panels; panels that they share with others are multiplied
+/// by each.
+inline std::int64_t heads_of_panels(std::int64_t width, std::int64_t heads) {
+  constexpr std::int64_t kMost = 8;
+  return std::min({kPanel / std::gcd(std::int64_t{kPanel}, width), kMost, heads});
+}
+
+enum class Stage { hidden_products, rows, heads };
 
 /// bf16 rows for a product; widened where the context wants the same products on every machine.
 struct Operand {
   const bf16* narrow = nullptr;
   const float* wide = nullptr;  // instead
   std::ptrdiff_t stride = 0;
+
+  Operand from(int row) const {
+    return {narrow ? narrow + row * stride : nullptr, wide ? wide + row * stride : nullptr, stride};
+  }
 
   /// c[i][j] = sum over depth of row i times the panel from its row `first` (even) on; c is [rows][64].
   void times(const Kernels& kernels, int rows, const bf16* panel, std::int64_t first, std::int64_t depth,
@@ -30,6 +55,13 @@ struct Operand {
     if (wide) kernels.product(wide, stride, rows, panel, int(depth), c, kPanel, false);
     else kernels.product(narrow, stride, rows, panel, int(depth), c, kPanel, false);
   }
+
+  /// The same of neighbouring panels of a weight that is packed, c [panels][kTile][64]. A block of the rows, put together
+  /// in `block` (kBlockElements), meets all of them before the next: many rows are more than L2 holds, and each lies in
+  /// a page of its own.
+  void times(const Kernels& kernels, int rows, const Weight& weight, std::int64_t panel, std::int64_t panels,
+             std::int64_t first, std::int64_t depth, bf16* block, float* c) const;
+  static constexpr std::int64_t kBlockPitch = kSumBlock + 32, kBlockElements = kTile * kBlockPitch;
 
   /// A panel of a weight, from its row `first` (even) on.
   struct Panel {
@@ -89,7 +121,7 @@ void run_tiles(Call& call, std::int64_t tokens, HiddenTile& hidden, Parts&... pa
     const int count = int(std::min<std::int64_t>(kTile, tokens - first));
     hidden.begin(call.kernels(), first, count);
     (parts.begin(first, count), ...);
-    for (const Stage stage : {Stage::hidden_products, Stage::rows, Stage::query_products, Stage::heads}) {
+    for (const Stage stage : {Stage::hidden_products, Stage::rows, Stage::heads}) {
       const std::int64_t tasks = (parts.tasks(stage) + ...);
       call.parallel_for(tasks, (parts.work(stage) + ...), [&](std::int64_t i, int thread) {
         auto mine = [&](auto& part) {
