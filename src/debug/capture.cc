@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
@@ -14,6 +15,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <tuple>
 
 #include "core/nearest.hpp"
 #include "debug/case_json.hpp"
@@ -94,6 +96,12 @@ std::string json_line(const std::vector<std::pair<const char*, Attribute>>& fiel
 
 constexpr std::size_t kSmallWeight = 4096;  // bytes; smaller ones stay in the case
 
+bool ends_in_half_a_line(const io::Descriptor& file) {
+  const off_t size = ::lseek(file.number(), 0, SEEK_END);
+  char last = '\n';
+  return size > 0 && ::pread(file.number(), &last, 1, size - 1) == 1 && last != '\n';
+}
+
 }  // namespace
 
 /// What is recorded, and how much of it.
@@ -140,6 +148,7 @@ class Capture::Recorder : public Watcher {
   void write_summary(const std::string& note) const;
 
   const CaptureOptions options_;
+  const std::string index_ = options_.path + "/index.jsonl";
   const std::int64_t rank_;
   bool ended_ = false, finished_ = false;
   std::int64_t seen_ = 0, written_ = 0;
@@ -273,17 +282,25 @@ bool Capture::Recorder::make_room(std::uint64_t bytes) {
   return bytes_ + bytes <= options_.max_bytes;
 }
 
-/// One write, so that lines of several processes do not mix.
+/// One write, so that lines of several processes do not mix. What does not fit leaves no half line; after one that is
+/// there all the same (of a process or a machine that died) begins another.
 void Capture::Recorder::append_index(const std::string& line) const {
-  const std::string text = line + "\n", path = options_.path + "/index.jsonl";
-  const io::Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
-  if (file.number() < 0 || ::write(file.number(), text.data(), text.size()) != ssize_t(text.size()))
-    throw Error(Status::io_error, "capture", io::printable(path), "", "cannot be written", "a file that can");
+  const io::Descriptor file(::open(index_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666));
+  const std::string text = (ends_in_half_a_line(file) ? "\n" : "") + line + "\n";
+  const ssize_t written = ::write(file.number(), text.data(), text.size());
+  if (written == ssize_t(text.size())) return;
+  const off_t end = ::lseek(file.number(), 0, SEEK_CUR);  // of what was written; others may have gone on
+  if (written > 0 && ::lseek(file.number(), 0, SEEK_END) == end) std::ignore = ::ftruncate(file.number(), end - written);
+  throw Error(Status::io_error, "capture", io::printable(index_), "", "cannot be written", "a file that can");
 }
 
-/// Of a folder that has cases and no index any more, from what they say.
+/// Of a folder that has cases and no index any more, or half of one, from what they say.
 void Capture::Recorder::rebuild_index() const {
-  if (std::filesystem::exists(options_.path + "/index.jsonl")) return;
+  {
+    const io::Descriptor file(::open(index_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (file.number() < 0 ? errno != ENOENT : !ends_in_half_a_line(file)) return;
+  }
+  ::unlink(index_.c_str());
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(options_.path)) {
     const std::string name = entry.path().filename();

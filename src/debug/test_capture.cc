@@ -2,10 +2,13 @@
 #include "dsakit/capture.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
+#include <sstream>
 #include <thread>
 
 #include "debug/compare.hpp"
@@ -267,6 +270,61 @@ TEST(Capture, ALostIndexIsMadeAnew) {
   EXPECT_EQ(io::bytes_of(folder / "index.jsonl"), index);
   { const Capture capture({.path = folder.path()}); }
   EXPECT_EQ(io::bytes_of(folder / "index.jsonl"), index);
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+TEST(Capture, ALineThatDoesNotFitLeavesNoHalf) {
+  const io::TestFolder folder;
+  PagedIndexer call;
+  const std::string before = "{\"file\":\"" + std::string(1 << 20, '0') + "\"}\n";  // more than a case has
+  folder.write("index.jsonl", before);
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit most{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &most), 0);
+  const rlimit less{before.size() + 20, most.rlim_max};
+  const auto want = call.selected();
+  {
+    const Capture capture({.path = folder.path()});
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &less), 0);
+    EXPECT_EQ(call.selected(), want);
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &most), 0);
+    EXPECT_EQ(io::bytes_of(folder / "index.jsonl"), before);
+    EXPECT_EQ(call.selected(), want);
+    EXPECT_EQ(capture.written(), 1) << "recording has ended";
+  }
+  {
+    const Capture capture({.path = folder.path()});
+    call.selected();
+  }
+  const auto lines = lines_of(io::bytes_of(folder / "index.jsonl"));
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_FALSE(io::find_json_fault(lines[1], 3));
+}
+
+TEST(Capture, NothingIsGluedToHalfALine) {
+  const io::TestFolder folder;
+  PagedIndexer call;
+  const std::string half = "{\"file\":\"000001-qu";
+  {
+    const Capture capture({.path = folder.path()});
+    call.selected();
+    folder.write("index.jsonl", io::bytes_of(folder / "index.jsonl") + half);  // a process beside has died
+    call.selected();
+  }
+  auto lines = lines_of(io::bytes_of(folder / "index.jsonl"));
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[1], half);
+  lines.erase(lines.begin() + 1);
+  // And one that is found when a recording begins: the index is made anew.
+  folder.write("index.jsonl", half);
+  { const Capture capture({.path = folder.path()}); }
+  EXPECT_EQ(lines_of(io::bytes_of(folder / "index.jsonl")), lines);
 }
 
 TEST(Capture, FiltersSayWhatTheyLeaveOut) {
