@@ -316,7 +316,9 @@ void bind_debug(nb::module_& m) {
                    })
       .def(
           "set_attribute",
-          [](Case& c, const std::string& name, nb::handle value) { c.attributes[name] = attribute_of(name, value); },
+          [](Case& c, const std::string& name, nb::handle value) {
+            c.attributes[name] = debug::number_where_due(c, name, attribute_of(name, value));
+          },
           nb::arg("name"), nb::arg("value").none())
       .def("remove_attribute", [](Case& c, const std::string& name) { c.attributes.erase(name); })
       .def("names", [](const Case& c, const std::string& group) { return c.names(group); })

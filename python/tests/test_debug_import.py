@@ -81,6 +81,91 @@ def test_pages_and_nz_go_out_and_come_back(operator, settings, tmp_path):
     assert all(c.equal for c in back.judge("dsakit", back.run()))
 
 
+def bits_of(number):
+    return np.float64(number).tobytes()
+
+
+@pytest.mark.parametrize("number", [np.nan, -np.nan, np.inf, -np.inf, -0.0, 5e-324, 0.1, 1e300], ids=repr)
+def test_numbers_go_out_as_json_and_come_back(number, tmp_path):
+    """What JSON has no number for is a string, as in cases."""
+    case = debug.Case(CALL, {"epsilon": float(number)})
+    case["in.self"], case["in.gamma"] = X, GAMMA
+    case.set_metadata("where", '{"step":3}')
+    case.set_metadata("note", "NaN, and no JSON")
+    export_case(case, tmp_path / "folder")
+    text = (tmp_path / "folder" / "case.json").read_text()
+    about = json.loads(text, parse_constant=lambda token: pytest.fail(f"{token} is not JSON"))
+    assert isinstance(about["attributes"]["epsilon"], float if np.isfinite(number) else str), text
+    (back,) = import_cases(tmp_path / "folder")
+    for name, one in (("a", case), ("b", back)):
+        assert bits_of(one.attributes["epsilon"]) == bits_of(number)
+        one.save(tmp_path / name)
+        assert bits_of(debug.Case.load(tmp_path / name).attributes["epsilon"]) == bits_of(number)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "key,text,said",
+    [
+        ("undefined", "1e999", "is no number"),
+        ("recipe", "[1e999]", "is no number"),
+        ("shapes", "3", "has metadata shapes"),
+    ],
+)
+def test_metadata_that_no_folder_has(key, text, said, tmp_path, capsys):
+    case = debug.Case(CALL)
+    case["in.self"], case["in.gamma"] = X, GAMMA
+    case.set_metadata(key, text)
+    case.save(tmp_path / "a.safetensors")
+    assert main(["export", str(tmp_path / "a.safetensors"), "-o", str(tmp_path / "out")]) == 3
+    error = capsys.readouterr().err
+    assert said in error and ", wanted " in error and error.count("\n") == 1 and not list((tmp_path / "out").iterdir())
+
+
+BROKEN = {
+    "{": "is not JSON",
+    "[]": "a JSON object",
+    '{"attributes": {"epsilon": NaN}}': "NaN is no number",
+    '{"attributes": {"epsilon": 1e999}}': "1e999 is no number",
+    '{"call": "a", "call": "b"}': "twice",
+    '{"note": "\\ud800"}': "surrogates",
+    "[" * 100000: "is not JSON",
+    "\xff": "is not JSON",
+    '{"call": 3}': "has 3 for call",
+    '{"attributes": 3}': "has 3 for attributes",
+    '{"attributes": {"epsilon": {}}}': "epsilon is a dict",
+    '{"dtypes": {"self": "nonsense"}}': "self.npy cannot be read",
+    '{"dtypes": {"self": ["f4"]}}': "self.npy cannot be read",
+    '{"shapes": {"self": [5]}}': "self.npy cannot be read",
+    '{"layouts": {"in.self": 3}}': "has 3 for in.self",
+    '{"layouts": {"in.self": {"colour": 3}}}': "layout.colour is unknown",
+}
+
+
+@pytest.mark.parametrize("text", BROKEN, ids=lambda text: text[:40])
+def test_a_case_json_that_is_none(text, tmp_path, capsys):
+    """One sentence each, and no case."""
+    np.save(tmp_path / "self.npy", X)
+    np.save(tmp_path / "gamma.npy", GAMMA)
+    (tmp_path / "case.json").write_bytes(text.encode("latin1"))
+    file = tmp_path / "a.safetensors"
+    assert main(["import", str(tmp_path), "--call", CALL, "-o", str(file)]) in (2, 3) and not file.exists()
+    error = capsys.readouterr().err
+    assert BROKEN[text] in error and ", wanted " in error and error.count("\n") == 1, error
+
+
+@pytest.mark.parametrize("name", ["self.npy", "a.pt", "dump.json"])
+@pytest.mark.parametrize(
+    "data", [b"", b"nonsense", b"\x93NUMPY\x01\x00\xff\xff{", b"PK\x03\x04", b'{"data": 3}'], ids=repr
+)
+def test_files_that_are_none(data, name, tmp_path, capsys):
+    (tmp_path / name).write_bytes(data)
+    path = tmp_path / name if name == "a.pt" else tmp_path
+    assert main(["import", str(path), "--call", CALL, "-o", str(tmp_path / "a.safetensors")]) == 3
+    error = capsys.readouterr().err
+    assert name in error and ", wanted " in error and error.count("\n") == 1, error
+
+
 def test_raw_bytes_and_bare_names(tmp_path):
     np.save(tmp_path / "gamma.npy", GAMMA)
     X.tofile(tmp_path / "self.bin")

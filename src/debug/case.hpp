@@ -84,6 +84,9 @@ std::optional<Place> place_of(const Operator& op, std::string_view group, std::s
 /// CASE_VERSION, CASE_CALL, CASE_JSON, CASE_VALUE, CASE_NAME, CASE_TWICE, CASE_MISSING, CASE_LAYOUT, CASE_FILE.
 Case read_case(const std::string& path);
 
+/// Where a number is due, the strings that stand for those that JSON lacks are these numbers.
+Attribute number_where_due(const Case&, std::string_view attribute, const Attribute& value);
+
 /// The same questions of a case in memory.
 void check_case(const Case&);
 

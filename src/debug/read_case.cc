@@ -37,24 +37,13 @@ io::Json object_at(const Case& c, const std::map<std::string, std::string>& meta
   return *json;
 }
 
-/// Where a number is due, the strings that stand for those that JSON lacks.
-Attribute number_at(const Case& c, std::string_view attribute, const Attribute& value) {
-  const auto* text = std::get_if<std::string>(&value);
-  const auto place = c.place("attributes", attribute);
-  if (!text || !place || !c.op().parameters[std::size_t(place->parameter)].field.dtypes.starts_with("float")) return value;
-  constexpr double kNan = std::numeric_limits<double>::quiet_NaN(), kInfinity = std::numeric_limits<double>::infinity();
-  for (const auto& [name, number] : {std::pair{"NaN", kNan}, {"-NaN", -kNan}, {"Infinity", kInfinity}, {"-Infinity", -kInfinity}})
-    if (*text == name) return number;
-  return value;
-}
-
 void read_attributes(Case& c, const std::map<std::string, std::string>& metadata) {
   object_at(c, metadata, "attributes").members([&](const std::string& name, const io::Json& value) {
     const auto attribute = attribute_of(value);
     if (!attribute)
       refuse_case(c, "attribute " + printable(name), "is " + printable(value.text()),
                   "a number, a string, true, false, null or a list of integers", "CASE_VALUE");
-    c.attributes[name] = number_at(c, name, *attribute);
+    c.attributes[name] = number_where_due(c, name, *attribute);
   });
 }
 
@@ -229,6 +218,17 @@ std::optional<Attribute> attribute_of(const io::Json& value) {
   }
   if (const auto number = value.number()) return Attribute(*number);
   return {};
+}
+
+Attribute number_where_due(const Case& c, std::string_view attribute, const Attribute& value) {
+  const auto* text = std::get_if<std::string>(&value);
+  const auto place = c.place("attributes", attribute);
+  if (!text || !place || !c.op().parameters[std::size_t(place->parameter)].field.dtypes.starts_with("float")) return value;
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN(), kInfinity = std::numeric_limits<double>::infinity();
+  for (const auto& [name, number] :
+       {std::pair{"NaN", kNan}, {"-NaN", -kNan}, {"Infinity", kInfinity}, {"-Infinity", -kInfinity}})
+    if (*text == name) return number;
+  return value;
 }
 
 void check_case(const Case& c) {

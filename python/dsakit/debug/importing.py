@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 import ml_dtypes
 import numpy as np
 
-from ..errors import raise_error, shown
+from ..errors import Error, printable, raise_error, shown
 from ..whole_files import write_whole
 from .case import GROUPS, Case
 
@@ -22,10 +23,59 @@ _NUMPY = {
     "float8_e5m2": ml_dtypes.float8_e5m2,
 }
 _PLAIN = (bool, int, float, str, type(None))
+_OWN = ("call", "attributes", "dtypes", "shapes", "layouts")  # of case.json; all else there is metadata
+_JSON = ("undefined", "where", "status", "recipe")  # metadata that is JSON, and not text in itself
 
 
-def _refuse(path: Any, got: str, wanted: str) -> NoReturn:
-    raise_error("INVALID_FILE", "import", pathlib.Path(path).name, "", got, wanted, "IMPORT")
+def _refuse(path: Any, got: str, wanted: str, operation: str = "import") -> NoReturn:
+    name = printable(pathlib.Path(path).name)
+    raise_error("INVALID_FILE", operation, name, "", got, wanted, operation.upper())
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text[:40]} is no number")
+
+
+def _finite(text: str) -> float:
+    return number if math.isfinite(number := float(text)) else _no_number(text)
+
+
+def _once(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(found := dict(members)) < len(members):
+        raise ValueError("a name stands twice in an object")
+    return found
+
+
+def _object(path: pathlib.Path, constant: Callable[[str], Any] = _no_number) -> dict[str, Any]:
+    """Of a JSON file; `constant` is for NaN and Infinity, which JSON has not."""
+    try:
+        text = path.read_bytes().decode()
+        value = json.loads(text, parse_constant=constant, parse_float=_finite, object_pairs_hook=_once)
+        json.dumps(value, ensure_ascii=False).encode()  # no half of a surrogate pair
+    except (ValueError, RecursionError) as e:
+        _refuse(path, f"is not JSON ({printable(str(e))})", "one object by RFC 8259")
+    if not isinstance(value, dict):
+        _refuse(path, f"is {shown(value)}", "a JSON object")
+    return value
+
+
+def _member(path: pathlib.Path, of: dict[str, Any], name: str, kind: type) -> Any:
+    """Taken out of it; nothing of its kind, if it is not there."""
+    value = of.pop(name, kind())
+    if not isinstance(value, kind):
+        wanted = {str: "a string", dict: "an object", list: "a list"}[kind]
+        _refuse(path, f"has {shown(value)} for {printable(name)}", wanted)
+    return value
+
+
+def _read(file: pathlib.Path, read: Callable[[], Any], wanted: str) -> Any:
+    """Whatever numpy and torch say of bytes that are none of theirs is a refusal."""
+    try:
+        return read()
+    except (OSError, Error):
+        raise
+    except Exception as e:
+        _refuse(file, f"cannot be read ({printable(str(e))})", wanted)
 
 
 def import_cases(path: str | pathlib.Path, call: str = "", names: Mapping[str, str] | None = None) -> list[Case]:
@@ -63,14 +113,9 @@ def _items(values: Any) -> Iterable[tuple[str, Any]]:
 
 
 def _from_pt(path: pathlib.Path, call: str, names: Mapping[str, str]) -> Case:
-    import pickle
-
     import torch
 
-    try:
-        value = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        _refuse(path, "holds more than tensors and plain values", "tensors saved as x.cpu(), in a dict or a list")
+    value = _tensors(path)
     case = Case(call)
     parts = [("in", value)]
     if isinstance(value, Mapping) and "args" in value and set(value) <= {"args", "kwargs", "outputs"}:
@@ -83,44 +128,62 @@ def _from_pt(path: pathlib.Path, call: str, names: Mapping[str, str]) -> Case:
     return case
 
 
+def _tensors(path: pathlib.Path) -> Any:
+    import pickle
+
+    import torch
+
+    wanted = "tensors saved as x.cpu(), in a dict or a list"
+
+    def load() -> Any:
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError:
+            _refuse(path, "holds more than tensors and plain values", wanted)
+
+    return _read(path, load, wanted)
+
+
+def _array(file: pathlib.Path, dtype: Any, shape: Any) -> np.ndarray:
+    """As dtype and shape say it, where they are given."""
+    numpy = np.dtype(_NUMPY.get(dtype, dtype)) if dtype is not None else None
+    array = np.load(file, allow_pickle=False) if file.suffix == ".npy" else np.fromfile(file, numpy)
+    if numpy is not None and array.dtype != numpy:
+        array = array.view(numpy)
+    return array if shape is None else array.reshape(shape)
+
+
 def _from_folder(path: pathlib.Path, call: str, names: Mapping[str, str]) -> Case:
     """<group>.<name>.npy, or .bin with its dtype and shape in case.json; a name alone is an argument."""
-    about = json.loads((path / "case.json").read_text()) if (path / "case.json").exists() else {}
-    dtypes, shapes, layouts = about.pop("dtypes", {}), about.pop("shapes", {}), about.pop("layouts", {})
-    case = Case(call or about.pop("call", ""), about.pop("attributes", {}))
-    about.pop("call", None)
+    about_file = path / "case.json"
+    about = _object(about_file) if about_file.exists() else {}
+    own = {name: _member(about_file, about, name, str if name == "call" else dict) for name in _OWN}
+    dtypes, shapes = own["dtypes"], own["shapes"]
+    case = Case(call or own["call"], own["attributes"])
     for file in sorted(path.iterdir()):
         if file.suffix not in (".npy", ".bin"):
             continue
         group, _, name = file.stem.partition(".") if file.stem.partition(".")[0] in GROUPS else ("in", "", file.stem)
-        dtype = dtypes.get(file.stem)
-        if file.suffix == ".bin" and (dtype is None or file.stem not in shapes):
+        dtype, shape = dtypes.get(file.stem), shapes.get(file.stem)
+        if file.suffix == ".bin" and (dtype is None or shape is None):
             _refuse(file, "is raw bytes", "its entries in dtypes and shapes of case.json")
-        numpy = np.dtype(_NUMPY.get(dtype, dtype)) if dtype else None
-        array = np.load(file, allow_pickle=False) if file.suffix == ".npy" else np.fromfile(file, numpy)
-        if numpy is not None and array.dtype != numpy:
-            array = array.view(numpy)
-        if file.stem in shapes:
-            array = array.reshape(shapes[file.stem])
+        array = _read(file, functools.partial(_array, file, dtype, shape), "an array of its dtype and shape")
         case[f"{group}.{names.get(name, name)}"] = array
-    for key, fields in layouts.items():
-        case.set_layout(key, **fields)
+    for key in list(own["layouts"]):
+        case.set_layout(key, **_member(about_file, own["layouts"], key, dict))
     for key, value in about.items():
-        case.set_metadata(
-            key, value if isinstance(value, str) and key in ("producer", "versions", "nan") else json.dumps(value)
-        )
+        text = value if isinstance(value, str) and key not in _JSON else json.dumps(value, separators=(",", ":"))
+        case.set_metadata(key, text)
     case.check()
     return case
 
 
 def _from_msprobe(dump: pathlib.Path) -> list[Case]:
     """A case for each forward call of a known operator, in the order of the dump."""
-    import torch
-
     from .case import spellings
 
     known, cases = spellings(), []
-    text = json.loads(dump.read_text())
+    text = _object(dump, constant=float)  # statistics of tensors: not always numbers
     folder = dump.parent / "dump_tensor_data"
     step, rank = (_number(part, word) for part, word in zip(dump.parts[-3:-1], ("step", "rank"), strict=True))
 
@@ -129,21 +192,22 @@ def _from_msprobe(dump: pathlib.Path) -> list[Case]:
             return None
         if "data_name" not in entry:
             return entry.get("value")
-        file = folder / pathlib.PurePath(entry["data_name"]).name
-        return torch.load(file, map_location="cpu", weights_only=True) if file.suffix == ".pt" else np.load(file)
+        file = folder / pathlib.PurePath(str(entry["data_name"])).name
+        return _tensors(file) if file.suffix == ".pt" else _read(file, lambda: _array(file, None, None), "an array")
 
-    for key, entry in text.get("data", {}).items():
+    data = _member(dump, text, "data", dict)
+    for key in list(data):
         api, _, direction = key.rpartition(".")
         parts = api.split(".")
         spelling = {"NPU": "torch_npu."}.get(parts[0], parts[0] + ".") + ".".join(parts[1:-1])
         if direction != "forward" or spelling not in known:
             continue
-        case = Case(spelling)
-        for i, one in enumerate(entry.get("input_args", [])):
+        entry, case = _member(dump, data, key, dict), Case(spelling)
+        for i, one in enumerate(_member(dump, entry, "input_args", list)):
             _put(case, "in", str(i), value_of(one), dump)
-        for name, one in entry.get("input_kwargs", {}).items():
+        for name, one in _member(dump, entry, "input_kwargs", dict).items():
             _put(case, "in", name, value_of(one), dump)
-        for i, one in enumerate(entry.get("output", [])):
+        for i, one in enumerate(_member(dump, entry, "output", list)):
             _put(case, "out", str(i), value_of(one), dump)
         where = {"sequence": len(cases) + 1} | {k: v for k, v in (("step", step), ("rank", rank)) if v is not None}
         case.set_metadata("where", json.dumps(where))
@@ -158,6 +222,13 @@ def _number(part: str, word: str) -> int | None:
     return int(digits) if part.startswith(word) and digits.isdigit() else None
 
 
+def _json_value(value: Any) -> Any:
+    """What JSON has no number for, by the name that cases have for it; -0.0 is -0.0."""
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    return "-" * (math.copysign(1, value) < 0) + ("NaN" if math.isnan(value) else "Infinity")
+
+
 def export_case(case: Case, folder: str | pathlib.Path) -> None:
     """As a folder of .npy files that import_cases reads, weights that lie beside the case with it.
 
@@ -165,9 +236,15 @@ def export_case(case: Case, folder: str | pathlib.Path) -> None:
     """
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    about: dict[str, Any] = {"call": case.call, "attributes": dict(case.attributes), "dtypes": {}, "layouts": {}}
+    attributes = {name: _json_value(value) for name, value in case.attributes.items()}
+    about: dict[str, Any] = {"call": case.call, "attributes": attributes, "dtypes": {}, "layouts": {}}
     for key, text in case.metadata.items():
-        about[key] = text if key in ("producer", "versions", "nan") else json.loads(text)
+        if key in _OWN:
+            _refuse(case.name, f"has metadata {key}", "another name (case.json has a field of this one)", "export")
+        try:
+            about[key] = json.loads(text, parse_float=_finite) if key in _JSON else text
+        except (ValueError, RecursionError) as e:
+            _refuse(case.name, f"has metadata {key} that is no JSON ({printable(str(e))})", "JSON", "export")
     for key in case.keys():
         layout = case.layout(key)
         kept = ("pages", "full") if "pages" in layout else ("format", "shape") if layout.get("format") == "NZ" else ()
@@ -181,5 +258,5 @@ def export_case(case: Case, folder: str | pathlib.Path) -> None:
             about["dtypes"][key] = array.dtype.name
             array = array.view(f"u{array.dtype.itemsize}")
         write_whole(folder / f"{key}.npy", functools.partial(np.save, arr=array), "export")
-    text = json.dumps(about, indent=1).encode()
+    text = json.dumps(about, indent=1, allow_nan=False).encode()
     write_whole(folder / "case.json", lambda file: file.write(text), "export")
