@@ -207,6 +207,95 @@ TEST_F(Sharded, Fp8Blocks) {
   });
 }
 
+TEST_F(Sharded, RowsOfEachType) {
+  std::vector<bf16> b;
+  std::vector<f16> h;
+  for (const float x : data) b.push_back(to_bf16(x)), h.push_back(round_to<f16>(x));
+  std::vector<std::int8_t> codes(6);
+  const std::vector<float> ones(2, 1.f);
+  write_safetensors(folder / "model.safetensors", {{"b.weight", tensor(b.data(), {2, 3})},
+                                                   {"h.weight", tensor(h.data(), {2, 3})},
+                                                   {"f.weight", tensor(data.data(), {2, 3})},
+                                                   {"m.weight", tensor(codes.data(), {2, 3})},
+                                                   {"m.weight_scale", tensor(ones.data(), {2, 1})}});
+  folder.write("quant_model_description.json", R"({"b.weight":"FLOAT","h.weight":"FLOAT","f.weight":"FLOAT",
+                                                    "m.weight":"W8A8_DYNAMIC","m.weight_scale":"W8A8_DYNAMIC"})");
+  const Checkpoint checkpoint(folder.path());
+  const auto same = [&](const char* name, const auto& stored) {
+    const StoredMatrix m = checkpoint.matrix(name, 2, 3);
+    const auto bytes = [&](std::int64_t row) { return reinterpret_cast<const std::byte*>(stored.data() + row * 3); };
+    for (std::int64_t row = 0; row < 2; ++row) {
+      bf16 loaded[3], read[3], of_part[3];
+      load_row(m, row, loaded);
+      load_row(m.part(row, 1), 0, of_part);
+      EXPECT_EQ(scales_of(m).size(), 0u);
+      read_row(m, {}, bytes(row), row, read);
+      for (std::int64_t i = 0; i < 3; ++i) {
+        const std::uint16_t want = to_bf16(to_float(stored[std::size_t(row * 3 + i)])).bits;
+        EXPECT_EQ(loaded[i].bits, want) << name << row << i;
+        EXPECT_EQ(of_part[i].bits, want) << name << row << i;
+        EXPECT_EQ(read[i].bits, want) << name << row << i;
+      }
+    }
+  };
+  same("b.weight", b), same("h.weight", h), same("f.weight", data);
+  bf16 row[3];
+  expect_refusal(Status::unsupported, {"m.weight is stored as I8, wanted BF16, F16 or F32"},
+                 [&] { load_row(checkpoint.matrix("m.weight", 2, 3), 0, row); });
+}
+
+TEST_F(Sharded, ScalesThatArePowersOfTwo) {
+  constexpr std::int64_t kRows = 300, kCols = 200, kScaleRows = 3, kScaleCols = 2;
+  const FileDType exponents_of_scales{"F8_E8M0", 8, DType::other};
+  std::vector<std::uint8_t> codes(kRows * kCols), exponents{127, 120, 0, 254, 130, 127};
+  for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = std::uint8_t(i % 127);
+  const auto load = [&] {
+    const std::vector<TensorToWrite> tensors{
+        {"w", &file_dtype_of(DType::f8_e4m3), 2, {kRows, kCols}, codes.data()},
+        {"w_scale_inv", &exponents_of_scales, 2, {kScaleRows, kScaleCols}, exponents.data()}};
+    folder.write("model.safetensors", safetensors_header(tensors, {}) + std::string(codes.begin(), codes.end()) +
+                                          std::string(exponents.begin(), exponents.end()));
+    return Checkpoint(folder.path());
+  };
+  const Checkpoint checkpoint = load();
+  const StoredMatrix m = checkpoint.matrix("w", kRows, kCols);
+  const AlignedArray<float> scales = scales_of(m), wide = load_f32(m);
+  const AlignedArray<bf16> narrow = load_bf16(m);
+  ASSERT_EQ(scales.size(), exponents.size());
+  for (std::size_t i = 0; i < exponents.size(); ++i) EXPECT_EQ(scales[i], std::ldexp(1.f, exponents[i] - 127)) << i;
+  for (std::int64_t i = 0; i < kRows * kCols; ++i) {
+    const float value = e4m3_values()[codes[i]] * scales[(i / kCols / 128) * kScaleCols + i % kCols / 128];
+    ASSERT_EQ(narrow[i].bits, to_bf16(value).bits) << i;
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(wide[i]), std::bit_cast<std::uint32_t>(to_float(narrow[i]))) << i;
+  }
+  for (const std::int64_t first : {0, 100, 127, 128, 255, 299})  // parts have the scales of the blocks that they touch
+    for (const std::int64_t rows : {0, 1, 29, 129}) {
+      if (first + rows > kRows) continue;
+      const StoredMatrix part = m.part(first, rows);
+      EXPECT_EQ(std::int64_t(scales_of(part).size()),
+                rows == 0 ? 0 : ((first + rows - 1) / 128 - first / 128 + 1) * kScaleCols);
+      const AlignedArray<bf16> some = load_bf16(part);
+      EXPECT_EQ(std::memcmp(some.data(), narrow.data() + first * kCols, some.size() * sizeof(bf16)), 0)
+          << first << " " << rows;
+    }
+  exponents[4] = 255;
+  expect_refusal(Status::invalid_file, {"w_scale_inv[4] is NaN, wanted a number", "[NAN]"},
+                 [&] { scales_of(load().matrix("w", kRows, kCols)); });
+}
+
+TEST(E4m3, ANanIsFoundWhereverItStands) {
+  for (std::size_t count = 0; count < 20; ++count) {
+    std::vector<std::uint8_t> codes(count, 0xfe);  // the largest there are: nothing is carried on
+    EXPECT_FALSE(holds_nan(codes.data(), count)) << count;
+    for (std::size_t i = 0; i < count; ++i)
+      for (const std::uint8_t nan : {0x7f, 0xff}) {
+        codes[i] = nan;
+        EXPECT_TRUE(holds_nan(codes.data(), count)) << count << " " << i;
+        codes[i] = 0x7e;
+      }
+  }
+}
+
 /// Codes of 8 bits with a scale per row, as two programs write them.
 class Int8 : public Sharded {
  protected:
