@@ -373,10 +373,10 @@ class Spelled(Numpy):
 
 
 class C(Face):
-    """dsakit_run of dsakit.h."""
+    """dsakit_run of dsakit.h, with a context or the default one."""
 
-    def __init__(self, library):
-        self.library = library
+    def __init__(self, library, context=None):
+        self.library, self.context = library, context
 
     def takes(self, b):
         # C has neither objects nor buffers whose ends are known, and no capsules
@@ -394,7 +394,7 @@ class C(Face):
     def call(self, name, args):
         # results that other ways of calling make where they are not given
         made = {"mla_prolog_v2": {"dequant_scale_q_nope": np.zeros(1, np.float32)}}.get(GOOD[name].operator, {})
-        self.library.run(GOOD[name].operator, made | args)
+        self.library.run(GOOD[name].operator, made | args, self.context)
 
 
 class Torch(Numpy):
