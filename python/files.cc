@@ -3,6 +3,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -14,6 +16,8 @@
 
 namespace dsakit::python {
 namespace {
+
+constexpr std::uint64_t kBetweenSignals = 64 << 20;  // bytes: some hundredths of a second
 
 nb::dict load_safetensors(nb::handle path) {
   const io::SafetensorsFile file(path_of(path));
@@ -32,8 +36,11 @@ nb::dict load_safetensors(nb::handle path) {
     const nb::object array = numpy_empty(shape, dtype);
     if (tensor.bytes() > 0) {
       void* data = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(array.attr("ctypes").attr("data")));
-      nb::gil_scoped_release release;
-      file.read(tensor, 0, data, tensor.bytes());
+      for (std::uint64_t at = 0; at < tensor.bytes(); at += kBetweenSignals) {
+        if (PyErr_CheckSignals() != 0) throw nb::python_error();
+        const nb::gil_scoped_release release;
+        file.read(tensor, at, static_cast<std::byte*>(data) + at, std::min(kBetweenSignals, tensor.bytes() - at));
+      }
     }
     arrays[nb::str(tensor.name.data(), tensor.name.size())] = array;
   }

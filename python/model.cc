@@ -279,6 +279,7 @@ void bind_model(nb::module_& m) {
                                   .prolog = prolog,
                                   .interleave = interleave,
                                   .trace = traced};
+            (void)context();  // which is asked about signals while files are read
             const auto load = [&] {
               const nb::gil_scoped_release release;  // ranks may be threads, and wait for each other
               return ranks ? Model(folder, ranks, shared, options) : Model(folder, options);

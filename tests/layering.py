@@ -35,6 +35,7 @@ EXCEPTIONS = {
     ("tools", "bench.hpp"): "the cases to time, which lie beside the operators",
     ("tools", "ops/ops.inc"): "the list of operators",
     ("tools", "kernels/roof.hpp"): "the limits of this machine, with which `dsakit bench` compares",
+    ("tools", "io/durable.hpp"): "a signal that ends the command leaves no partial file",
     ("tools", "run/numa.hpp"): "`dsakit info`, ranks bound to too few cores",
     ("tools", "run/cores.hpp"): "ranks bound to too few cores",
     ("tools", "kernels/unused.hpp"): "what this machine could do besides",

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
@@ -14,6 +16,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <tuple>
 #include <vector>
 
 #include "commands.hpp"
@@ -23,10 +26,20 @@
 #include "dsakit/error.hpp"
 #include "dsakit/version.hpp"
 #include "io/describe.hpp"
+#include "io/durable.hpp"
 #include "core/nearest.hpp"
 #include "core/text.hpp"
 
 namespace {
+
+/// Nothing half written is left, and who waits for this process learns of the signal: shells make 130 of SIGINT.
+void ended_by(int number) {
+  dsakit::io::remove_partial_files();
+  static constexpr char kSaid[] = "dsakit: the command was interrupted, wanted to run to its end\n";
+  std::ignore = ::write(STDERR_FILENO, kSaid, sizeof kSaid - 1);
+  std::signal(number, SIG_DFL);
+  std::raise(number);  // once this has returned
+}
 
 /// "" if `text` is an integer of lowest..highest, else what is wrong with it: CLI11's own ranges are those of double.
 std::function<std::string(const std::string&)> integer(std::int64_t lowest, std::int64_t highest) {
@@ -352,6 +365,8 @@ int main(int argc, char** argv) {
   }
 
   std::signal(SIGXFSZ, SIG_IGN);  // a file larger than allowed is an error of the write, named as such
+  for (const int number : {SIGINT, SIGTERM})
+    if (std::signal(number, ended_by) == SIG_IGN) std::signal(number, SIG_IGN);
   const auto command = [&] {
     if (*run_command) return run(run_options);
     if (*plan_command) return plan(plan_options);

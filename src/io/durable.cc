@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 
 #include "io/json.hpp"
 
@@ -24,7 +26,22 @@ void sync_folder(const std::string& folder, const char* operation) {
   if (::fsync(descriptor.number()) != 0) throw io_error(operation, folder, "cannot be synced", "a folder that can");
 }
 
+/// Those of the process, as far as there is room, which there is: few threads write at a time.
+std::atomic<const char*> partial_files[64];
+constexpr char kRemoved = 0;  // its address
+
 }  // namespace
+
+void remove_partial_files() noexcept {
+  for (std::atomic<const char*>& path : partial_files)
+    if (const char* name = path.exchange(&kRemoved); name && name != &kRemoved) ::unlink(name);
+}
+
+void DurableFile::forget_partial() {
+  const char* mine = partial_.c_str();
+  if (place_ < 0 || partial_files[place_].compare_exchange_strong(mine, nullptr)) return;
+  for (;;) ::pause();  // its name is in use
+}
 
 Descriptor opened(const std::string& path, int flags, const char* operation) {
   const int number = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
@@ -42,11 +59,19 @@ DurableFile::DurableFile(const std::string& folder, const std::string& name, con
   if (::stat(path_.c_str(), &status) == 0 && !S_ISREG(status.st_mode))
     throw Error(Status::io_error, operation, printable(path_), "", "is a directory, a pipe or a device",
                 "a file that can be written");
-  descriptor_ = opened(partial_, O_WRONLY | O_CREAT | O_TRUNC, operation);
+  for (int i = 0; place_ < 0 && i < int(std::size(partial_files)); ++i)
+    if (const char* nothing = nullptr; partial_files[i].compare_exchange_strong(nothing, partial_.c_str())) place_ = i;
+  try {
+    descriptor_ = opened(partial_, O_WRONLY | O_CREAT | O_TRUNC, operation);
+  } catch (...) {
+    forget_partial();
+    throw;
+  }
 }
 
 DurableFile::~DurableFile() {
   if (!committed_) ::unlink(partial_.c_str());
+  forget_partial();
 }
 
 void DurableFile::fail(const char* what) const { throw io_error(operation_, path_, what, "a file that can be written"); }

@@ -10,7 +10,7 @@
 namespace dsakit::io {
 
 /// A file of a folder that is there whole or not at all: it is written as .NAME.partial, synced and renamed, and the
-/// folder is synced. Whatever fails is IO_ERROR of `operation` and leaves nothing behind; a process that ends before
+/// folder is synced. Whatever fails is IO_ERROR of `operation` and leaves nothing behind; a process that is killed before
 /// commit() leaves the partial file. What is there and no regular file, a device for instance, is not replaced.
 class DurableFile {
  public:
@@ -27,13 +27,18 @@ class DurableFile {
 
  private:
   [[noreturn]] void fail(const char* what) const;
+  void forget_partial();
 
   std::string folder_, path_, partial_;
   const char* operation_;
   std::uint64_t written_ = 0;
   Descriptor descriptor_;
+  int place_ = -1;  // among the partial files of the process
   bool committed_ = false;
 };
+
+/// For the handler of a signal that ends the process: it leaves no partial file. Whoever is at one then waits for the end.
+void remove_partial_files() noexcept;
 
 void write_durably(const std::string& folder, const std::string& name, std::string_view text, const char* operation);
 

@@ -185,6 +185,7 @@ std::unique_ptr<Experts> load_experts(std::vector<StoredExperts> stored,
   const Kernels& kernels = *supported_kernels().back();
   std::vector<ResidentExperts::Layer> layers;
   for (const StoredExperts& s : stored) {
+    check_interrupt(default_context(), "load");
     layers.push_back({s.layout, s.count, streamed_memory(s.bytes(), "the experts of a layer")});
     std::byte* const memory = layers.back().memory.get();
     FirstError error;

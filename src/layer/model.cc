@@ -51,6 +51,7 @@ Model::State::State(std::shared_ptr<const io::Checkpoint> from, const ModelOptio
   find_embedding(count);
   load_experts(mlp, options, count);
   for (int i = 0; i < count; ++i) {
+    check_interrupt(default_context(), "load");
     load_layer(mlp, i);
     if (options.progress && !experts) options.progress(double(i + 1) / double(count));
   }
@@ -58,6 +59,7 @@ Model::State::State(std::shared_ptr<const io::Checkpoint> from, const ModelOptio
 
 Model::State::State(std::shared_ptr<const io::Checkpoint> from, const ModelOptions& options)
     : State(from, options, from->config().num_hidden_layers) {
+  check_interrupt(default_context(), "load");
   load_head();
 }
 
@@ -82,7 +84,10 @@ Model::State::State(const std::string& folder, const ModelOptions& options, std:
   talk.work([&] { load_experts(mlp, options, config.num_hidden_layers); });
   agree_on_experts(options);
   for (int i = 0; i < config.num_hidden_layers; ++i) {
-    talk.work([&] { load_layer(mlp, i); });
+    talk.work([&] {
+      check_interrupt(default_context(), "load");
+      load_layer(mlp, i);
+    });
     peers->wait_for_all("loading");
     if (options.progress && !experts) options.progress(double(i + 1) / double(config.num_hidden_layers));
   }

@@ -28,4 +28,11 @@ void Call::finish() {
   if (cancelled_) throw Error(Status::interrupted, op_, "call", "", "was interrupted", "to run to its end");
 }
 
+void check_interrupt(Context& context, const char* op) {
+  const Context::State& state = context.state();
+  const std::lock_guard lock(context.state().calls);
+  if (state.asked && state.asked(state.asked_data))
+    throw Error(Status::interrupted, op, "call", "", "was interrupted", "to run to its end");
+}
+
 }  // namespace dsakit

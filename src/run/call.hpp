@@ -105,4 +105,7 @@ class Call {
   std::chrono::steady_clock::time_point last_poll_;
 };
 
+/// Between the steps of long work that is not all calls: throws INTERRUPTED if the user asks for it.
+void check_interrupt(Context&, const char* op);
+
 }  // namespace dsakit

@@ -142,6 +142,7 @@ def main(arguments: list[str] | None = None, command: str = "python -m dsakit.de
         )
         return 3
     except KeyboardInterrupt:
+        print(f"{arguments[0]}: the command was interrupted, wanted to run to its end", file=sys.stderr)
         return 130
     return 0
 
