@@ -42,7 +42,7 @@ void raise_out_of_memory() {
   PyObject* const errors = PyImport_ImportModule("dsakit.errors");
   if (errors)  // it returns by raising
     Py_XDECREF(PyObject_CallMethod(errors, "raise_error", "ssssss", name_of(Status::out_of_memory), "dsakit", "memory", "",
-                                   "was refused", "memory the system can give"));
+                                   "is exhausted", "more"));
   Py_XDECREF(errors);
 }
 

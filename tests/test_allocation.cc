@@ -571,9 +571,8 @@ TEST(Allocation, OtherPrologs) {
   });
 }
 
-/// `work` with one request for memory refused: each of the first ones, then some. It throws, as the library or as C++
-/// says it; nothing is lost; `same` finds everything as it was. `prepare` comes before each time. Returns how many were
-/// refused.
+/// `work` with one request for memory refused: each of the first ones, then some. It throws OUT_OF_MEMORY; nothing is
+/// lost; `same` finds everything as it was. `prepare` comes before each time. Returns how many were refused.
 template <class Work, class Same>
 int refuse_requests(Work work, Same same, const std::function<void()>& prepare = [] {}) {
   prepare();
@@ -597,7 +596,6 @@ int refuse_requests(Work work, Same same, const std::function<void()>& prepare =
       EXPECT_TRUE(said) << n << ": " << e.what();
     } catch (const std::bad_alloc&) {
       countdown = 0;
-      said = true;
     }
     EXPECT_TRUE(said) << n << " of " << all;
     EXPECT_EQ(live, before) << n << " of " << all;
@@ -679,7 +677,6 @@ TEST(Allocation, SessionsTakeATextWholeOrNotAtAll) {
       session.append(std::span(text).subspan(3), logits, context);
     } catch (const Error& e) {
       EXPECT_EQ(e.status, Status::out_of_memory);
-    } catch (const std::bad_alloc&) {
     }
     all_served = countdown.exchange(0) > 0;
     EXPECT_EQ(session.length(), all_served ? 20 : 3) << refused;
@@ -687,6 +684,71 @@ TEST(Allocation, SessionsTakeATextWholeOrNotAtAll) {
     EXPECT_EQ(logits, want) << refused;
   }
   EXPECT_GE(refused, 20);
+}
+
+TEST(Allocation, EverythingElseOfModels) {
+  const Model model(kModel);
+  const std::vector<std::int32_t> text(20, 'a');
+  const std::vector<std::uint8_t> bytes(20, 'a');
+  const AttentionLayer layer = model.attention(0);
+  const std::vector<bf16> hidden(std::size_t(4 * layer.hidden_size()), bf16{0x3f80});
+  std::vector<bf16> out(hidden.size());
+  std::vector<float> logits(2 * 256);
+  const Session session = model.start("sparse_bf16");
+  const auto each = [](int least, const std::function<void(Context&)>& work) {
+    EXPECT_GE(refuse_requests(
+                  [&] {
+                    Context context({.threads = 1});
+                    work(context);
+                  },
+                  [] {}),
+              least);
+  };
+  each(1, [](Context&) {});  // the context itself
+  each(20, [&](Context& c) { model.logits(text, "dense_bf16", c); });
+  each(20, [&](Context& c) { model.generate(text, 3, "sparse_bf16", 0.5, 1, c); });
+  each(20, [&](Context& c) { model.score(bytes, 8, "sparse_w8a8", c); });
+  each(20, [&](Context& c) { model.score(text, 8, "sparse_w8a8", c); });
+  each(10, [&](Context& c) {
+    LayerCache cache = layer.make_cache("sparse_w8a8", 2);
+    layer.forward(tensor(hidden.data(), {4, layer.hidden_size()}), tensor(out.data(), {4, layer.hidden_size()}), cache,
+                  {}, c);
+    LayerCache copy(cache);
+    copy = cache;
+  });
+  each(4, [&](Context& c) {
+    Session one = session, other = session;
+    Session* const both[] = {&one, &other};
+    step(both, std::span(text).first(2), logits, c);
+  });
+  each(2, [&](Context&) { model.modes(); });
+  each(2, [&](Context&) { supported_isas(); });
+  each(2, [&](Context& c) { c.warn("a sentence that no string holds in place"), c.warnings(); });
+  each(2, [&](Context&) { PackedWeight{tensor(hidden.data(), {4, layer.hidden_size()})}; });
+}
+
+TEST(Allocation, RefusalsForWhichThereIsNoMemory) {
+  const Model model(kModel);
+  Session session = model.start("sparse_bf16");
+  for (const std::function<void()>& refused :
+       {std::function<void()>([&] { model.start("no mode"); }), std::function<void()>([&] { session.crop(1); }),
+        std::function<void()>([&] { (void)model.attention(99); }), std::function<void()>([&] { Model{"/nowhere"}; })}) {
+    Status status = Status::out_of_memory;
+    for (long n = 1; status == Status::out_of_memory; ++n) {
+      ASSERT_LT(n, 1000);
+      status = Status::ok;
+      countdown = n;
+      try {
+        refused();
+      } catch (const Error& e) {
+        countdown = 0;
+        status = e.status;
+        EXPECT_FALSE(std::string(e.what()).empty());
+      }
+    }
+    countdown = 0;
+    EXPECT_NE(status, Status::ok) << "it was accepted";
+  }
 }
 
 TEST(Allocation, SavedSessions) {
@@ -704,9 +766,10 @@ TEST(Allocation, SavedSessions) {
     here.append(std::span(text).first(1), want);
     EXPECT_EQ(logits, want) << name;
   };
-  EXPECT_GE(refuse_requests([&] { session.save(folder / "new"); }, [&] { loads("kept"); }), 20);
+  const std::string kept = folder / "kept", made = folder / "new";
+  EXPECT_GE(refuse_requests([&] { session.save(made); }, [&] { loads("kept"); }), 20);
   loads("new");
-  EXPECT_GE(refuse_requests([&] { model.load_session(folder / "kept"); }, [&] { loads("kept"); }), 20);
+  EXPECT_GE(refuse_requests([&] { model.load_session(kept); }, [&] { loads("kept"); }), 20);
 }
 
 TEST(Allocation, Conversion) {

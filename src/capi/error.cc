@@ -9,12 +9,12 @@ namespace {
 constexpr dsakit_error kNothing{DSAKIT_OK, "", "", "", "", "", ""};
 /// Of static texts: there is no memory for others.
 constexpr dsakit_error kOutOfMemory{DSAKIT_OUT_OF_MEMORY,
-                                    "dsakit: memory is exhausted, wanted what the call needs",
+                                    "dsakit: memory is exhausted, wanted more",
                                     "dsakit",
                                     "memory",
                                     "",
                                     "is exhausted",
-                                    "what the call needs"};
+                                    "more"};
 
 struct Last {
   std::optional<Error> error;  // owns the texts

@@ -17,6 +17,7 @@
 #include "checkpoint/parts.hpp"
 #include "checkpoint/selection.hpp"
 #include "core/hash.hpp"
+#include "core/out_of_memory.hpp"
 #include "dsakit/error.hpp"
 #include "io/checkpoint.hpp"
 #include "io/durable.hpp"
@@ -511,8 +512,10 @@ class Conversion {
 
 }  // namespace
 
-ConvertReport convert(const ConvertOptions& options, const ConvertProgress& progress) {
+ConvertReport convert(const ConvertOptions& options, const ConvertProgress& progress) try {
   return Conversion(options, progress).run();
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 }  // namespace dsakit

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dsakit/error.hpp"
 
+#include "core/out_of_memory.hpp"
 #include "dsakit/tensor.hpp"
 
 namespace dsakit {
@@ -16,7 +17,12 @@ std::string sentence(const std::string& op, const std::string& parameter, const 
   return s;
 }
 
+/// Its texts are so short that strings hold them in place: a copy asks for no memory. To the end of the process.
+const Error& exhausted = *new Error(Status::out_of_memory, "dsakit", "memory", "", "is exhausted", "more");
+
 }  // namespace
+
+void throw_out_of_memory() { throw Error(exhausted); }
 
 Error::Error(Status status, std::string op, std::string parameter, std::string position, std::string got,
              std::string wanted, std::string why, std::string reason)

@@ -18,6 +18,7 @@
 #include <tuple>
 
 #include "core/nearest.hpp"
+#include "core/out_of_memory.hpp"
 #include "debug/case_json.hpp"
 #include "debug/environment.hpp"
 #include "debug/hash.hpp"
@@ -369,8 +370,10 @@ void Capture::Recorder::write_summary(const std::string& note) const {
   file.commit(io::DurableFile::Sync::no);
 }
 
-Capture::Capture(const CaptureOptions& options) : recorder_(std::make_shared<Recorder>(options)) {
+Capture::Capture(const CaptureOptions& options) try : recorder_(std::make_shared<Recorder>(options)) {
   add_watcher(recorder_);
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 Capture::~Capture() { end(); }
 void Capture::end() {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "core/out_of_memory.hpp"
 #include "dsakit/version.hpp"
 
 namespace dsakit::debug {
@@ -109,7 +110,7 @@ std::vector<RowRange> filled_rows(const Tensor& t, unsigned char fill) {
 
 }  // namespace
 
-Outcome execute(const Case& c, const Execution& how) {
+Outcome execute(const Case& c, const Execution& how) try {
   Executing executing(c, how);
   Outcome outcome = executing.run(kFirstFill);
   bool doubtful = false;
@@ -120,6 +121,8 @@ Outcome execute(const Case& c, const Execution& how) {
   for (auto& [key, result] : outcome.results)
     if (key.starts_with("out.")) result.undefined = filled_rows(second.results[key].tensor, kSecondFill);
   return outcome;
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 std::string recorded_on(const Context& context) {

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "core/check.hpp"
+#include "core/out_of_memory.hpp"
 #include "debug/case.hpp"
 #include "debug/case_json.hpp"
 #include "debug/check_layout.hpp"
@@ -239,7 +240,7 @@ void check_case(const Case& c) {
   check_layouts(c);
 }
 
-Case read_case(const std::string& path) {
+Case read_case(const std::string& path) try {
   const io::SafetensorsFile file(path);
   Case c;
   c.name = file.file().name();
@@ -268,6 +269,8 @@ Case read_case(const std::string& path) {
     if (!layout.file.empty()) read_sibling(c, key, layout);
   check_case(c);
   return c;
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 }  // namespace dsakit::debug

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "debug/case.hpp"
+#include "core/out_of_memory.hpp"
 #include "debug/case_json.hpp"
 #include "io/durable.hpp"
 #include "io/json.hpp"
@@ -88,7 +89,7 @@ std::string json_of(const Attribute& value) {
       value);
 }
 
-void write_case(const Case& c, const std::string& path) {
+void write_case(const Case& c, const std::string& path) try {
   const std::size_t slash = path.rfind('/');
   const std::vector<io::TensorToWrite> tensors = tensors_of(c);
   io::DurableFile file(slash == path.npos ? "." : path.substr(0, slash + 1),
@@ -96,6 +97,8 @@ void write_case(const Case& c, const std::string& path) {
   file.write(header_of(c, tensors));
   for (const io::TensorToWrite& t : tensors) file.write(t.data, t.bytes());
   file.commit(io::DurableFile::Sync::no);
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 std::uint64_t bytes_of(const Case& c) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/out_of_memory.hpp"
 #include "io/file.hpp"
 
 namespace dsakit {
@@ -197,7 +198,10 @@ Tensor LayerCache::State::rows_of(CachePool& pool) const {
 Tensor LayerCache::State::block_table() { return tensor(table.data(), {1, std::int64_t(table.size())}); }
 
 LayerCache::LayerCache(std::unique_ptr<State> state) : state_(std::move(state)) {}
-LayerCache::LayerCache(const LayerCache& from) : state_(std::make_unique<State>(*from.state_)) {}
+LayerCache::LayerCache(const LayerCache& from) try : state_(std::make_unique<State>(*from.state_)) {
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
 LayerCache::LayerCache(LayerCache&&) noexcept = default;
 LayerCache& LayerCache::operator=(const LayerCache& from) { return *this = LayerCache(from); }
 LayerCache& LayerCache::operator=(LayerCache&&) noexcept = default;
@@ -208,11 +212,13 @@ std::int64_t LayerCache::length() const { return state_->length; }
 std::int64_t LayerCache::page_size() const { return state_->page_size; }
 std::size_t LayerCache::bytes() const { return state_->bytes(); }
 void LayerCache::reset() { state_->keep(0); }
-void LayerCache::crop(std::int64_t count) {
+void LayerCache::crop(std::int64_t count) try {
   if (count < 0 || count > length())
     throw Error(Status::invalid_argument, "model", "count", "", "is " + std::to_string(count),
                 "0.." + std::to_string(length()), "the tokens held");
   state_->keep(length() - count);
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 }  // namespace dsakit

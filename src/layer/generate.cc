@@ -3,6 +3,7 @@
 #include <cmath>
 #include <string>
 
+#include "core/out_of_memory.hpp"
 #include "core/random.hpp"
 #include "dsakit/error.hpp"
 #include "dsakit/model.hpp"
@@ -27,7 +28,7 @@ std::int32_t pick(std::span<const float> logits, double temperature, Random& ran
 
 std::vector<std::int32_t> Model::generate(std::span<const std::int32_t> prompt, std::int64_t count,
                                           std::string_view mode, double temperature, std::uint64_t seed,
-                                          Context& context, const std::function<void(std::int32_t)>& each) const {
+                                          Context& context, const std::function<void(std::int32_t)>& each) const try {
   if (prompt.empty()) throw Error(Status::invalid_argument, "model", "prompt", "", "is empty", "at least one token");
   if (count < 0)
     throw Error(Status::invalid_argument, "model", "count", "", "is " + std::to_string(count), "at least 0");
@@ -45,6 +46,8 @@ std::vector<std::int32_t> Model::generate(std::span<const std::int32_t> prompt, 
     if (each) each(tokens.back());
   }
   return tokens;
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 }  // namespace dsakit

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/out_of_memory.hpp"
 #include "layer/chunk.hpp"
 
 namespace dsakit {
@@ -29,11 +30,13 @@ AttentionLayer make_layer(const io::ModelConfig& config, int layer, std::unique_
       config, layer, std::move(source), std::make_shared<RopeTable>(config.rope, config.qk_rope_head_dim)));
 }
 
-AttentionLayer::AttentionLayer(const std::string& folder, int layer) {
+AttentionLayer::AttentionLayer(const std::string& folder, int layer) try {
   const auto checkpoint = std::make_shared<const io::Checkpoint>(folder);
   if (layer >= 0 && layer < checkpoint->config().num_hidden_layers)
     checkpoint->require_known_tensors(layer, 1, "self_attn.");
   *this = make_layer(checkpoint->config(), layer, checkpoint_source(checkpoint, layer));
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 AttentionLayer::AttentionLayer(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
@@ -42,10 +45,12 @@ std::int64_t AttentionLayer::index_topk() const { return state_->config.index_to
 bool AttentionLayer::has_indexer() const { return state_->indexer; }
 std::size_t AttentionLayer::weight_bytes() const { return state_->weights.bytes(); }
 
-LayerCache AttentionLayer::make_cache(std::string_view name, std::int64_t page_size) const {
+LayerCache AttentionLayer::make_cache(std::string_view name, std::int64_t page_size) const try {
   const Mode mode = mode_of(name, state_->config);
   return LayerCache(
       std::make_unique<LayerCache::State>(RowKinds(state_->config, state_->indexer, mode), mode, page_size));
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 namespace {
@@ -129,13 +134,16 @@ std::vector<Part> parts_of(std::span<const NewTokens> sequences, std::int64_t fi
 }  // namespace
 
 void AttentionLayer::forward(const Tensor& hidden, const Tensor& out, LayerCache& cache, const Tensor& selection,
-                             Context& context, Costs* costs) const {
+                             Context& context, Costs* costs) const try {
   const NewTokens all{&cache, hidden.rank > 0 ? hidden.shape[0] : 0};
   forward(hidden, out, std::span(&all, 1), selection, {}, context, costs);
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 void AttentionLayer::forward(const Tensor& hidden, const Tensor& out, std::span<const NewTokens> sequences,
-                             const Tensor& selection, const Rotation& rotation, Context& context, Costs* costs) const {
+                             const Tensor& selection, const Rotation& rotation, Context& context,
+                             Costs* costs) const try {
   check_forward(*state_, hidden, out, sequences, selection, rotation);
   LayerCache::State& cache = sequences[0].cache->state();
   state_->weights.prepare(cache.mode);
@@ -170,6 +178,8 @@ void AttentionLayer::forward(const Tensor& hidden, const Tensor& out, std::span<
     for (std::size_t i = 0; i < sequences.size(); ++i) sequences[i].cache->state().length = before[i];
     throw;
   }
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 }  // namespace dsakit

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "core/out_of_memory.hpp"
 #include "io/memory.hpp"
 
 namespace dsakit {
@@ -283,7 +284,10 @@ void run_pass(std::span<Session::State* const> sessions, std::span<const std::in
 }  // namespace
 
 Session::Session(std::unique_ptr<State> state) : state_(std::move(state)) {}
-Session::Session(const Session& from) : state_(std::make_unique<State>(*from.state_)) {}
+Session::Session(const Session& from) try : state_(std::make_unique<State>(*from.state_)) {
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
 Session::Session(Session&&) noexcept = default;
 Session& Session::operator=(const Session& from) { return *this = Session(from); }
 Session& Session::operator=(Session&&) noexcept = default;
@@ -299,24 +303,28 @@ std::size_t Session::cache_bytes() const {
   return sum;
 }
 void Session::reset() { state_->keep(0); }
-void Session::crop(std::int64_t count) {
+void Session::crop(std::int64_t count) try {
   if (count < 0 || count > length())
     throw Error(Status::invalid_argument, "model", "count", "", "is " + std::to_string(count),
                 "0.." + std::to_string(length()), "the tokens held");
   state_->keep(length() - count);
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 const Costs& Session::costs() const { return state_->costs; }
 void Session::clear_costs() { state_->costs = {}, state_->traffic.clear(); }
-std::vector<Traffic> Session::traffic() const {
+std::vector<Traffic> Session::traffic() const try {
   std::vector<Traffic> all;
   for (const auto& [name, count] : state_->traffic) all.push_back({name, count.messages, count.bytes});
   return all;
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 void Session::observe(std::function<void(int, std::int64_t, const Tensor&)> observer) {
   state_->observer = std::move(observer);
 }
 
-void Session::append(std::span<const std::int32_t> tokens, std::span<float> logits, Context& context) {
+void Session::append(std::span<const std::int32_t> tokens, std::span<float> logits, Context& context) try {
   if (state_->model->peers) return append_parallel(*state_, tokens, logits, context);
   const io::ModelConfig& c = state_->model->config;
   check_append(c, tokens, logits);
@@ -335,10 +343,12 @@ void Session::append(std::span<const std::int32_t> tokens, std::span<float> logi
     state_->keep(before);
     throw;
   }
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 void step(std::span<Session* const> sessions, std::span<const std::int32_t> tokens, std::span<float> logits,
-          Context& context) {
+          Context& context) try {
   const auto refuse = [](Status status, const char* parameter, std::size_t at, std::string got, std::string wanted) {
     throw Error(status, "step", parameter, "[" + std::to_string(at) + "]", std::move(got), std::move(wanted));
   };
@@ -384,6 +394,8 @@ void step(std::span<Session* const> sessions, std::span<const std::int32_t> toke
     for (std::size_t i = 0; i < states.size(); ++i) states[i]->keep(before[i]);
     throw;
   }
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 Entering entering_layer(std::shared_ptr<const io::Checkpoint> checkpoint, int layer,
@@ -409,13 +421,19 @@ Entering entering_layer(std::shared_ptr<const io::Checkpoint> checkpoint, int la
 }
 
 Model::Model(const std::string& folder, const ModelOptions& options)
-    : state_(std::make_shared<State>(std::make_shared<const io::Checkpoint>(folder, checkpoint_options(options)),
-                                     options)) {}
+    try : state_(std::make_shared<State>(
+              std::make_shared<const io::Checkpoint>(folder, checkpoint_options(options)), options)) {
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
 
 Model::Model(const std::string& folder, Group& group, const Parallel& parallel, const ModelOptions& options)
-    : Model(folder, borrowed(group), parallel, options) {}
+    try : Model(folder, borrowed(group), parallel, options) {
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
 Model::Model(const std::string& folder, std::shared_ptr<Group> group, const Parallel& parallel,
-             const ModelOptions& options) {
+             const ModelOptions& options) try {
   const ParallelWords words{.parallel = std::string(parallel.parallel),
                             .exchange = std::string(parallel.exchange),
                             .index = std::string(parallel.index),
@@ -427,6 +445,8 @@ Model::Model(const std::string& folder, std::shared_ptr<Group> group, const Para
     if (!parallel.trace.empty()) peers->talk.trace(std::string(parallel.trace));
   });
   state_ = std::make_shared<State>(folder, options, peers);
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 ExpertCosts Model::expert_costs() const {
@@ -441,13 +461,17 @@ ExpertCosts Model::expert_costs() const {
           state_->experts_there,
           slots > 0 ? state_->experts->bytes() / std::size_t(slots) : 0};
 }
-std::vector<std::string> Model::notes() const { return state_->checkpoint->notes(); }
+std::vector<std::string> Model::notes() const try {
+  return state_->checkpoint->notes();
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
+}
 
 std::int64_t Model::vocab_size() const { return state_->config.vocab_size; }
 std::int64_t Model::hidden_size() const { return state_->config.hidden_size; }
 std::int64_t Model::index_topk() const { return state_->config.index_topk; }
 int Model::layers() const { return int(state_->layers.size()); }
-AttentionLayer Model::attention(int layer) const {
+AttentionLayer Model::attention(int layer) const try {
   if (state_->peers)
     throw Error(Status::unsupported, "model", "attention", "", "is of a model that ranks share", "a model of one process",
                 "a rank has its share of a layer's weights");
@@ -455,6 +479,8 @@ AttentionLayer Model::attention(int layer) const {
     throw Error(Status::invalid_argument, "model", "layer", "", "is " + std::to_string(layer),
                 "0.." + std::to_string(layers() - 1), "num_hidden_layers");
   return state_->layers[layer].attention;
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 std::size_t Model::weight_bytes() const {
   std::size_t sum = state_->head.bytes() + state_->norm.size() * sizeof(float);
@@ -463,7 +489,7 @@ std::size_t Model::weight_bytes() const {
            (l.attention_norm.size() + l.mlp_norm.size()) * sizeof(float);
   return sum + (state_->experts ? state_->experts->bytes() : 0);
 }
-std::vector<std::string_view> Model::modes() const {
+std::vector<std::string_view> Model::modes() const try {
   std::vector<std::string_view> all;
   for (const std::string_view name : kModes) {
     try {
@@ -472,17 +498,24 @@ std::vector<std::string_view> Model::modes() const {
     }
   }
   return all;
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
-Session Model::start(std::string_view mode, std::int64_t page_size) const {
+Session Model::start(std::string_view mode, std::int64_t page_size) const try {
   if (state_->peers) return Session(start_parallel(state_, mode, page_size));
   return Session(std::make_unique<Session::State>(state_, mode_of(mode, state_->config), page_size));
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
-std::vector<float> Model::logits(std::span<const std::int32_t> tokens, std::string_view mode, Context& context) const {
+std::vector<float> Model::logits(std::span<const std::int32_t> tokens, std::string_view mode,
+                                 Context& context) const try {
   std::vector<float> all(tokens.size() * std::size_t(vocab_size()));
   start(mode).append(tokens, all, context);
   return all;
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 }  // namespace dsakit

@@ -5,6 +5,7 @@
 #include <numbers>
 #include <string>
 
+#include "core/out_of_memory.hpp"
 #include "dsakit/error.hpp"
 #include "dsakit/model.hpp"
 
@@ -67,18 +68,22 @@ Score score_tokens(const Model& model, std::span<const Token> all_tokens, std::i
 }  // namespace
 
 Score Model::score(std::span<const std::uint8_t> text, std::int64_t context, std::string_view mode, Context& threads,
-                   const Progress& progress) const {
+                   const Progress& progress) const try {
   if (vocab_size() < 256)
     throw Error(Status::invalid_argument, "model", "vocab_size", "", "is " + std::to_string(vocab_size()),
                 "at least 256", "tokens are bytes here");
   Score score = score_tokens(*this, text, context, mode, threads, progress);
   score.bits_per_byte = score.bits_per_token;
   return score;
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 Score Model::score(std::span<const std::int32_t> tokens, std::int64_t context, std::string_view mode, Context& threads,
-                   const Progress& progress) const {
+                   const Progress& progress) const try {
   return score_tokens(*this, tokens, context, mode, threads, progress);
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 }  // namespace dsakit

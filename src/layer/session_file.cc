@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "io/durable.hpp"
+#include "core/out_of_memory.hpp"
 #include "io/json.hpp"
 #include "layer/model_state.hpp"
 
@@ -339,15 +340,17 @@ void save_parallel(Session::State& s, const std::string& folder) {
 
 }  // namespace
 
-void Session::save(const std::string& folder) {
+void Session::save(const std::string& folder) try {
   State& s = *state_;
   if (s.model->peers) return save_parallel(s, folder);
   const std::vector<std::string> before = shards_before(folder);
   const ShardFile file = write_shard(s, folder, shard_of(*s.model, fresh_number()));
   finish({std::string(name_of(s.mode)), s.length(), 1, 1, 1, std::int64_t(s.caches.size()), {file}}, folder, before);
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
-Session Model::load_session(const std::string& folder, std::int64_t page_size) const {
+Session Model::load_session(const std::string& folder, std::int64_t page_size) const try {
   SavedSession saved;
   const auto read_index = [&] {
     saved = read_saved(folder);
@@ -371,6 +374,8 @@ Session Model::load_session(const std::string& folder, std::int64_t page_size) c
   talk.work([&] { read_session(session.state(), saved, folder); });
   talk.end();
   return session;
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 }  // namespace dsakit

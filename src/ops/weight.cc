@@ -9,6 +9,7 @@
 #include <new>
 
 #include "core/float16.hpp"
+#include "core/out_of_memory.hpp"
 #include "dsakit/packed_weight.hpp"
 #include "kernels/e4m3.hpp"
 
@@ -144,7 +145,7 @@ void PackedWeight::allocate(std::int64_t bytes) {
   memory_ = std::shared_ptr<std::byte[]>(static_cast<std::byte*>(memory), [](std::byte* p) { std::free(p); });
 }
 
-PackedWeight::PackedWeight(const Tensor& codes, const Tensor& scales, std::int64_t first_row) {
+PackedWeight::PackedWeight(const Tensor& codes, const Tensor& scales, std::int64_t first_row) try {
   const Check check("pack_weight", Level::portable);
   check.required(codes, "codes");
   check.required(scales, "scales");
@@ -175,9 +176,11 @@ PackedWeight::PackedWeight(const Tensor& codes, const Tensor& scales, std::int64
   tensor_.data = memory_.get();
   tensor_.format = Format::scaled;
   tensor_.read_only = true;
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
-PackedWeight::PackedWeight(const Tensor& t) {
+PackedWeight::PackedWeight(const Tensor& t) try {
   const Check check("pack_weight", Level::portable);
   check.required(t, "weight");
   check.dtype(t, "weight", {DType::bf16, DType::i8});
@@ -212,6 +215,8 @@ PackedWeight::PackedWeight(const Tensor& t) {
   tensor_.format = Format::packed;
   tensor_.read_only = true;
   make_contiguous(tensor_);
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 }  // namespace dsakit

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dsakit/carrier.hpp"
+#include "core/out_of_memory.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -130,14 +131,16 @@ Error dropped_unwaited(const char* exchange, std::int64_t number, int rank) {
                "was dropped by rank " + std::to_string(rank) + " before it was done", "wait()");
 }
 
-void barrier(Group& group) {
+void barrier(Group& group) try {
   // A byte of each rank: an exchange without bytes may end before all have come.
   const std::byte mine{};
   std::vector<std::byte> all(std::size_t(group.size()));
   group.all_gather({&mine, 1}, all, std::vector(all.size(), std::size_t{1}))->wait();
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
-void all_reduce(Group& group, std::span<float> values, Reduction how) {
+void all_reduce(Group& group, std::span<float> values, Reduction how) try {
   const std::size_t ranks = std::size_t(group.size()), rank = std::size_t(group.rank());
   const auto begin = [&](std::size_t r) { return values.size() * r / ranks; };
   const std::size_t n = begin(rank + 1) - begin(rank);  // numbers that this rank adds
@@ -156,6 +159,8 @@ void all_reduce(Group& group, std::span<float> values, Reduction how) {
       else if (all < one || std::isnan(one)) all = one;
     }
   group.all_gather(std::as_bytes(std::span(of_ranks).first(n)), std::as_writable_bytes(values), slices)->wait();
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 }  // namespace dsakit

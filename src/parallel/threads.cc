@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "dsakit/carrier.hpp"
+#include "core/out_of_memory.hpp"
 
 namespace dsakit {
 namespace {
@@ -234,7 +235,7 @@ std::string how_it_threw(std::exception_ptr thrown) {
 
 }  // namespace
 
-void threads_as_ranks(int ranks, const std::function<void(Group&)>& f, double timeout) {
+void threads_as_ranks(int ranks, const std::function<void(Group&)>& f, double timeout) try {
   if (ranks < 1 || ranks > kMostRanks)
     throw Error(Status::invalid_argument, "threads_as_ranks", "ranks", "", "is " + std::to_string(ranks),
                 "1.." + std::to_string(kMostRanks));
@@ -264,6 +265,8 @@ void threads_as_ranks(int ranks, const std::function<void(Group&)>& f, double ti
   for (std::thread& thread : threads) thread.join();
   for (const std::exception_ptr& e : thrown)
     if (e) std::rethrow_exception(e);
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 }  // namespace dsakit

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/environment.hpp"
+#include "core/out_of_memory.hpp"
 #include "core/text.hpp"
 #include "dsakit/error.hpp"
 #include "run/call.hpp"
@@ -39,7 +40,7 @@ void free_memory(std::byte* p) { ::operator delete[](p, std::align_val_t{64}); }
 
 }  // namespace
 
-Context::Context(const ContextOptions& options) : state_(std::make_unique<State>()) {
+Context::Context(const ContextOptions& options) try : state_(std::make_unique<State>()) {
   (void)forks();  // counted from here on
   state_->options = options;
   state_->kernels = kernels_from(options.isa);
@@ -48,6 +49,8 @@ Context::Context(const ContextOptions& options) : state_(std::make_unique<State>
   if (const char* check = std::getenv("DSAKIT_CHECK")) state_->options.check_values |= std::string(check) == "1";
   if (options.memory_limit == 0) state_->options.memory_limit = std::size_t(number_from_environment("DSAKIT_MEM_LIMIT"));
   state_->memory = {nullptr, free_memory};
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 Context::~Context() = default;
@@ -68,15 +71,19 @@ std::size_t Context::workspace_bytes() const { return state_->memory_bytes; }
 
 constexpr std::size_t kMostWarnings = 256;  // sentences hold sizes: a process that never ends shall not collect them
 
-std::vector<std::string> Context::warnings() const {
+std::vector<std::string> Context::warnings() const try {
   std::lock_guard lock(state_->warning);
   return state_->warnings;
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
-void Context::warn(std::string_view sentence) {
+void Context::warn(std::string_view sentence) try {
   std::lock_guard lock(state_->warning);
   auto& all = state_->warnings;
   if (all.size() < kMostWarnings && std::find(all.begin(), all.end(), sentence) == all.end())
     all.emplace_back(sentence);
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 void Context::set_interrupt(bool (*asked)(void*), void* data) {
@@ -85,10 +92,12 @@ void Context::set_interrupt(bool (*asked)(void*), void* data) {
   state_->asked_data = data;
 }
 
-std::vector<std::string_view> supported_isas() {
+std::vector<std::string_view> supported_isas() try {
   std::vector<std::string_view> names;
   for (const Kernels* k : supported_kernels()) names.push_back(k->isa);
   return names;
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 Context& default_context() {

@@ -11,6 +11,7 @@
 
 #include "core/check.hpp"
 #include "core/hash.hpp"
+#include "core/out_of_memory.hpp"
 #include "core/text.hpp"
 #include "kernels/order.hpp"
 #include "ops/door.hpp"
@@ -92,7 +93,7 @@ std::vector<std::int64_t> seen_by(const Sequences& sequences) {
 }
 
 template <class Args, class Outs>
-void select_by(Group& group, const Args& args, const Outs& outs, const SelectOptions& options, Context& context) {
+void select_by(Group& group, const Args& args, const Outs& outs, const SelectOptions& options, Context& context) try {
   constexpr char kOp[] = "dist.select";
   const Ownership owner = owner_of(group, options.interleave);
   MergeSteps merge{};
@@ -129,10 +130,13 @@ void select_by(Group& group, const Args& args, const Outs& outs, const SelectOpt
         indexer::write_list(problem, row, best.data(), std::int64_t(best.size()));
       });
   talk.end();
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 template <class Args, class Outs>
-void candidates_by(const Args& args, Outs outs, const Ownership& owner, const Tensor& candidates, Context& context) {
+void candidates_by(const Args& args, Outs outs, const Ownership& owner, const Tensor& candidates,
+                   Context& context) try {
   constexpr char kOp[] = "dist.index_candidates";
   under(kOp, [&] {
     const Check c(kOp, args.level);
@@ -145,6 +149,8 @@ void candidates_by(const Args& args, Outs outs, const Ownership& owner, const Te
     outs.sparse_indices.data = lists.data();
     shards::find_candidates(args, outs, owner, static_cast<std::uint64_t*>(candidates.data), context);
   });
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 // ---- attention
@@ -191,7 +197,7 @@ void check_exact(const Check& c, std::string_view numerics) {
 }
 
 template <class Args, class Outs>
-void attend_by(Group& group, const Args& args, const Outs& outs, const AttendOptions& options, Context& context) {
+void attend_by(Group& group, const Args& args, const Outs& outs, const AttendOptions& options, Context& context) try {
   constexpr char kOp[] = "dist.attend";
   const Ownership owner = owner_of(group, options.interleave);
   const bool partials = options.exchange == "partials";
@@ -236,10 +242,12 @@ void attend_by(Group& group, const Args& args, const Outs& outs, const AttendOpt
     }
   }
   talk.end();
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 template <class Args, class Outs>
-void part_by(Args args, Outs outs, const Ownership& owner, const Partials& out, Context& context) {
+void part_by(Args args, Outs outs, const Ownership& owner, const Partials& out, Context& context) try {
   constexpr char kOp[] = "dist.partial_attention";
   under(kOp, [&] {
     const Check c(kOp, args.level);
@@ -267,6 +275,8 @@ void part_by(Args args, Outs outs, const Ownership& owner, const Partials& out, 
                         static_cast<float*>(out.attention_out.data)},
                        context);
   });
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 }  // namespace
@@ -280,11 +290,15 @@ void select(Group& group, const LightningIndexerArgs& args, const LightningIndex
   select_by(group, args, outs, options, context);
 }
 
-void infer(const QuantLightningIndexerArgs& args, QuantLightningIndexerOuts& outs, const Ownership& owner) {
+void infer(const QuantLightningIndexerArgs& args, QuantLightningIndexerOuts& outs, const Ownership& owner) try {
   quant_lightning_indexer_op::check(args, outs, true, false, owner);
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
-void infer(const LightningIndexerArgs& args, LightningIndexerOuts& outs, const Ownership& owner) {
+void infer(const LightningIndexerArgs& args, LightningIndexerOuts& outs, const Ownership& owner) try {
   lightning_indexer_op::check(args, outs, true, false, owner);
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 void attend(Group& group, const SparseFlashAttentionArgs& args, const SparseFlashAttentionOuts& outs,
@@ -316,7 +330,7 @@ void index_candidates(const LightningIndexerArgs& args, const Ownership& owner, 
   candidates_by(without_values, LightningIndexerOuts{}, owner, candidates, context);
 }
 
-void merge_candidates(const TensorList& candidates, const Tensor& sparse_indices) {
+void merge_candidates(const TensorList& candidates, const Tensor& sparse_indices) try {
   const Check c("dist.merge_candidates", Level::portable);
   c.rank(sparse_indices, "sparse_indices", 2, "query tokens, K");
   const std::int64_t rows = sparse_indices.shape[0], k = sparse_indices.shape[1];
@@ -340,6 +354,8 @@ void merge_candidates(const TensorList& candidates, const Tensor& sparse_indices
     std::int32_t* out = static_cast<std::int32_t*>(sparse_indices.data) + i * k;
     for (std::int64_t j = 0; j < k; ++j) out[j] = j < n ? std::int32_t(position_of(best[std::size_t(j)])) : -1;
   }
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 void partial_attention(const SparseFlashAttentionArgs& args, const Ownership& owner, const Partials& out, Context& context) {
@@ -355,7 +371,7 @@ void partial_attention(const SparseFlashAttentionQuantArgs& args, const Ownershi
 }
 
 void merge_partials(const TensorList& softmax_max, const TensorList& softmax_sum, const TensorList& attention_out,
-                    const Tensor& sinks, const Tensor& out) {
+                    const Tensor& sinks, const Tensor& out) try {
   const Check c("dist.merge_partials", Level::portable);
   c.rank(out, "out", 3, "query tokens, heads, Dv");
   const std::int64_t rows = out.shape[0], heads = out.shape[1], latent = out.shape[2];
@@ -386,6 +402,8 @@ void merge_partials(const TensorList& softmax_max, const TensorList& softmax_sum
     shards::merged(parts, sinks ? *at(sinks, r % heads) : -INFINITY, latent, values.data());
     for (std::int64_t j = 0; j < latent; ++j) store(out, r * latent + j, values[std::size_t(j)]);
   }
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 }  // namespace dsakit::dist
