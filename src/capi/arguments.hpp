@@ -48,9 +48,9 @@ class Arguments {
   /// Into the members of Args and Outs; outputs stay absent unless `with_outputs`.
   template <class Args, class Outs>
   void read(Args& args, Outs& outs, bool with_outputs) {
-    std::size_t i = 0;
+    const dsakit_argument* const* next = given_.data();
     for_each_field(args, outs, [&](const Field& field, auto& value) {
-      if (const dsakit_argument* a = given_[i++]; a && (with_outputs || field.role != Role::out)) {
+      if (const dsakit_argument* a = *next++; a && (with_outputs || field.role != Role::out)) {
         if constexpr (std::is_const_v<std::remove_reference_t<decltype(value)>>) without_member(field, *a);
         else read(field, *a, value);
       }
