@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "run/call.hpp"
 
+#include <mutex>
 #include <new>
 #include <string>
 
@@ -29,10 +30,14 @@ void Call::finish() {
 }
 
 void check_interrupt(Context& context, const char* op) {
-  const Context::State& state = context.state();
-  const std::lock_guard lock(context.state().calls);
-  if (state.asked && state.asked(state.asked_data))
-    throw Error(Status::interrupted, op, "call", "", "was interrupted", "to run to its end");
+  Context::State& state = context.state();
+  bool (*asked)(void*) = nullptr;
+  void* data = nullptr;
+  {
+    const std::lock_guard lock(state.calls);
+    asked = state.asked, data = state.asked_data;
+  }
+  if (asked && asked(data)) throw Error(Status::interrupted, op, "call", "", "was interrupted", "to run to its end");
 }
 
 }  // namespace dsakit
