@@ -275,8 +275,9 @@ TEST_F(Sharded, ScalesThatArePowersOfTwo) {
       EXPECT_EQ(std::int64_t(scales_of(part).size()),
                 rows == 0 ? 0 : ((first + rows - 1) / 128 - first / 128 + 1) * kScaleCols);
       const AlignedArray<bf16> some = load_bf16(part);
-      EXPECT_EQ(std::memcmp(some.data(), narrow.data() + first * kCols, some.size() * sizeof(bf16)), 0)
-          << first << " " << rows;
+      ASSERT_EQ(std::int64_t(some.size()), rows * kCols);
+      for (std::int64_t i = 0; i < rows * kCols; ++i)
+        ASSERT_EQ(some[i].bits, narrow[first * kCols + i].bits) << first << " " << rows << " " << i;
     }
   exponents[4] = 255;
   expect_refusal(Status::invalid_file, {"w_scale_inv[4] is NaN, wanted a number", "[NAN]"},
