@@ -30,10 +30,10 @@ inline std::int64_t tasks_of_panels(const Weight& w, int rows, int threads) {
 }
 
 /// Heads of `width` columns that a task takes to have whole panels; panels that they share with others are multiplied
-/// by each.
+/// by each. At least one, also of a rank that has none.
 inline std::int64_t heads_of_panels(std::int64_t width, std::int64_t heads) {
   constexpr std::int64_t kMost = 8;
-  return std::min({kPanel / std::gcd(std::int64_t{kPanel}, width), kMost, heads});
+  return std::max<std::int64_t>(std::min({kPanel / std::gcd(std::int64_t{kPanel}, width), kMost, heads}), 1);
 }
 
 enum class Stage { hidden_products, rows, heads };
