@@ -57,6 +57,10 @@ using OfEach = Overloads<Function<bf16>, Function<f16>, Function<float>>;
 struct Ahead {
   const void* rows = nullptr;
   std::ptrdiff_t pitch = 0;
+
+  /// Where the panel has been here before, and will be again: kernels that share L2 with requests make none.
+  static constexpr Ahead nothing() { return {nullptr, -1}; }
+  constexpr bool is_nothing() const { return pitch < 0; }
 };
 
 template <class A, class B>

@@ -168,7 +168,7 @@ DSAKIT_INLINE void multiply_tiles(TileBlock t, int m, int k, Ahead ahead) {
   for (std::ptrdiff_t done = 0; done == 0 || steps > 0 || rest; ++done) {
     t.steps = least(steps, kBlockSteps);
     const bool last = rest && t.steps < kBlockSteps;
-    t.share = 0;
+    t.share = ahead.is_nothing() ? kTileSide : 0;
     for (int first = 0; first < m; first += t.rows) {
       t.rows = least(m - first, kBlockRows);
       t.a = rows + first * t.a_stride + done * (kBlockSteps * kTileBytes);

@@ -22,8 +22,11 @@ inline std::int64_t rows_of_part(const Matrices& w) {
   return w.format == Format::ND ? std::min<std::int64_t>(w.k, kSumBlock) : w.k;
 }
 /// Panels of a task at most. If it meets few rows: half a KiB of every row of the matrix, and 256 KiB packed. With many
-/// rows the sums take the room.
+/// rows the sums take the room; what is packed stays in L2 while they pass by, and a row of results is more than a line.
 inline std::int64_t panels_of_task(const Matrices& w, std::int64_t rows) {
+  constexpr std::int64_t kBytes = 512 << 10, kMost = 8;
+  if (w.format == Format::packed && rows > kTileRows)
+    return std::clamp<std::int64_t>(kBytes / (std::max<std::int64_t>(w.k, 1) * kPanel * size_of(w.dtype)), 1, kMost);
   if (w.format != Format::ND || rows > kTileRows) return 1;
   return w.dtype == DType::i8 ? 8 : w.dtype == DType::bf16 ? 4 : 2;
 }
@@ -162,7 +165,7 @@ struct StackProduct {
       narrow = memory.take<bf16>(is_narrow ? panels * Panel<bf16>::elements(depth) : 0);
       wide = memory.take<float>(is_narrow ? 0 : panels * Panel<float>::elements(depth));
       const std::int64_t strip = p.may_stay() ? panels_of_strip(p.w, p.rows()) * p.rows() : 0;
-      sums = memory.take<float>(std::max(std::max(p.panels() * p.waiting(), strip), kTileRows) * kPanel);
+      sums = memory.take<float>(std::max({p.panels() * p.waiting(), strip, p.panels() * kTileRows}) * kPanel);
     }
   };
   std::size_t bytes(int threads) const { return std::size_t(threads) * bytes_of<Scratch>(*this); }
@@ -202,18 +205,21 @@ void StackProduct::multiply(const Call& call, const Task& t, B* panels, float* s
     const bool last = first + depth == k;
     if (is_packed()) panels = const_cast<B*>(reinterpret_cast<const B*>(w.matrix(t.b))) + Panels<B>::panel(k, t.panel);
     else if (depth > 0) pack_panels(call.kernels(), w, t.b, {t.panel, t.panels, first, depth}, panels);
-    for (std::int64_t p = 0; p < t.panels; ++p) {
-      const std::int64_t column = (t.panel + p) * kPanel, n = std::min<std::int64_t>(kPanel, w.n - column);
-      for (std::int64_t r = 0; r < t.rows; r += kTileRows) {
-        const std::int64_t some = std::min(kTileRows, t.rows - r);
-        float* tile = sums + (waiting() ? (p * t.rows + r) * kPanel : 0);
-        if (k == 0) std::fill_n(tile, some * kPanel, 0.0f);
+    for (std::int64_t r = 0; r < t.rows; r += kTileRows) {
+      const std::int64_t some = std::min(kTileRows, t.rows - r);
+      const auto tile = [&](std::int64_t p) { return sums + (waiting() ? p * t.rows + r : p * kTileRows) * kPanel; };
+      for (std::int64_t p = 0; p < t.panels; ++p) {
+        const Ahead ahead = r == 0 ? ahead_of(w, t.b, t.panel + p, t.panels, first, depth) : Ahead::nothing();
+        if (k == 0) std::fill_n(tile(p), some * kPanel, 0.0f);
         else
           product_of_panel(call, rows + r * stride + first, stride, some, panels + Panels<B>::panel(depth, p), depth,
-                           tile, first > 0, r == 0 ? ahead_of(w, t.b, t.panel + p, t.panels, first, depth) : Ahead{});
-        if (last)
-          for (std::int64_t i = 0; i < some; ++i) store(t.b, t.row + r + i, column, n, tile + i * kPanel);
+                           tile(p), first > 0, ahead);
       }
+      for (std::int64_t i = 0; i < some && last; ++i)
+        for (std::int64_t p = 0, column; p < t.panels; ++p) {
+          column = (t.panel + p) * kPanel;
+          store(t.b, t.row + r + i, column, std::min<std::int64_t>(kPanel, w.n - column), tile(p) + i * kPanel);
+        }
     }
     first += depth;
   } while (first < k);
@@ -274,8 +280,8 @@ struct CodeProduct {
               p.is_packed() ? 0 : p.panels() * Panel<std::int8_t>::elements(rows_of_part(p.w)))),
           column_sums(memory.take<std::int32_t>(p.panels() * kPanel)),
           sums(memory.take<std::int32_t>(
-              std::max(std::max(p.panels() * p.waiting(), p.may_stay() ? panels_of_strip(p.w, p.rows) * p.rows : 0),
-                       kTileRows) * kPanel)) {}
+              std::max({p.panels() * p.waiting(), p.may_stay() ? panels_of_strip(p.w, p.rows) * p.rows : 0,
+                        p.panels() * kTileRows}) * kPanel)) {}
   };
   std::size_t bytes(int threads) const {
     return bytes_of<Biased>(*this) + std::size_t(threads) * bytes_of<Scratch>(*this);
@@ -324,20 +330,23 @@ void CodeProduct::multiply(const Kernels& kernels, const Task& t, const Scratch&
     } else {
       pack_panels(kernels, w, matrix, {t.panel, t.panels, first, part}, s.panels, s.column_sums);
     }
-    for (std::int64_t p = 0; p < t.panels; ++p) {
-      const std::int64_t column = (t.panel + p) * kPanel, n = std::min<std::int64_t>(kPanel, w.n - column);
-      for (std::int64_t r = 0; r < t.rows; r += kTileRows) {
-        const std::int64_t some = std::min(kTileRows, t.rows - r);
+    for (std::int64_t r = 0; r < t.rows; r += kTileRows) {
+      const std::int64_t some = std::min(kTileRows, t.rows - r);
+      const auto tile = [&](std::int64_t p) { return s.sums + (waiting() ? p * t.rows + r : p * kTileRows) * kPanel; };
+      for (std::int64_t p = 0; p < t.panels; ++p) {
         alignas(64) std::int32_t more[kTileRows * kPanel];
-        std::int32_t* const sums = s.sums + (waiting() ? (p * t.rows + r) * kPanel : 0);
+        std::int32_t* const sums = tile(p);
+        const Ahead ahead = r == 0 ? ahead_of(w, matrix, t.panel + p, t.panels, first, part) : Ahead::nothing();
         kernels.product(t.biased + r * depth() + first, depth(), int(some), panels + Layout::panel(part, p),
-                        column_sums + p * kPanel, int(Panel<std::int8_t>::depth(part)), first > 0 ? more : sums,
-                        kPanel, r == 0 ? ahead_of(w, matrix, t.panel + p, t.panels, first, part) : Ahead{});
-        if (first > 0)
-          for (std::int64_t i = 0; i < some * kPanel; ++i) sums[i] += more[i];
-        if (last)
-          for (std::int64_t i = 0; i < some; ++i) store(t.row + r + i, column, n, sums + i * kPanel);
+                        column_sums + p * kPanel, int(Panel<std::int8_t>::depth(part)), first > 0 ? more : sums, kPanel,
+                        ahead);
+        for (std::int64_t i = 0; i < some * kPanel && first > 0; ++i) sums[i] += more[i];
       }
+      for (std::int64_t i = 0; i < some && last; ++i)
+        for (std::int64_t p = 0, column; p < t.panels; ++p) {
+          column = (t.panel + p) * kPanel;
+          store(t.row + r + i, column, std::min<std::int64_t>(kPanel, w.n - column), tile(p) + i * kPanel);
+        }
     }
     first += part;
   } while (first < w.k);
