@@ -133,6 +133,13 @@ class Bench {
       time("index_scores_f32", &Kernels::index_scores, size, work,
            [&](auto f) { f(wide, weights_.data(), kDims, count, y_.data()); });
     }
+    std::vector<float> weight(kHeadBlock);
+    for (const int heads : {1, 4, 8, 16}) {
+      std::fill_n(weight.begin(), heads, 1.0f);
+      const IndexQueryI8 few{codes_.data(), weight.data(), 1, kDims};
+      time("index_scores_i8", &Kernels::index_scores, std::to_string(heads) + " heads, 128 keys", 2.0 * heads * kDims * 128,
+           [&](auto f) { f(few, weights_i8_.data(), kDims, 128, y_.data()); });
+    }
     for (const float floor : {0.9f, -2.0f})  // a twentieth of uniform numbers of -1..1, or all
       time("append_candidates", &Kernels::append_candidates, floor > 0 ? "2048, 5 %" : "2048, all", 2048,
            [&](auto f) { f(a_.data(), 2048, 0, order_key(floor), candidates_.data()); });

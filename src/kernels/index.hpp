@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "kernels/dot.hpp"
+#include "kernels/gemv.hpp"
 #include "kernels/panel.hpp"
 
 // Index scores: tiles of some keys and some registers of heads, whose dots, relu and weights become sixteen lanes of a
@@ -274,11 +275,76 @@ DSAKIT_INLINE void add_scores(const IndexQueryI8& query, const std::int8_t* key,
   }
 }
 
+constexpr int kFewHeads = 8;
+
+/// How many heads a query has up to the last weight that is not 0, of so few that half of sixteen lanes would be empty;
+/// 0: more, or more dims than a row of a GEMV has room for.
+inline int few_heads(const IndexQueryI8& query) {
+  if (query.head_blocks > 1 || query.dims > kSumBlock) return 0;
+  int heads = kHeadBlock;
+  while (heads > 1 && query.weight[heads - 1] == 0) --heads;
+  return heads <= kFewHeads ? heads : 0;
+}
+
+/// The first heads of a query as GemvQuery has rows; what follows is overwritten.
+template <class V>
+DSAKIT_INLINE void rows_of_heads(const IndexQueryI8& query, int heads, std::int32_t* rows) {
+  using I = typename V::I;
+  const int groups = (query.dims + 3) / 4, tail = query.dims % 4;
+  const I last = V::set(tail == 0 ? -1 : (1 << 8 * tail) - 1);
+  constexpr int kParts = (kFewHeads + V::kLanes - 1) / V::kLanes;
+  I sum[kParts] = {};
+  for (int g = 0; g < groups; ++g)
+#pragma GCC unroll 2
+    for (int p = 0; p < kParts; ++p) {
+      I x = V::biased(V::load(query.values + (g * kHeadBlock + p * V::kLanes) * 4));
+      if (g + 1 == groups) x &= last;
+      sum[p] = V::add_codes(sum[p], x);
+      if (p * V::kLanes < heads) V::store(rows + GemvQuery::at(heads, p * V::kLanes, g), x);
+    }
+  for (int h = 0; h < heads; ++h) rows[GemvQuery::start(h)] = -128 * sum[h / V::kLanes][h % V::kLanes];
+}
+
+/// Lanes are keys then: heads are the rows of a GEMV with keys where they lie. A lane without a head would add 0, of
+/// codes: floats that are not finite may make it NaN.
+template <class V, class Dot>
+void index_scores_of_few(const IndexQueryI8& query, int heads, const std::int8_t* key, std::ptrdiff_t key_stride,
+                         int count, float* scores) {
+  using F = typename V::F;
+  constexpr int kKeys = 64;
+  static constexpr float kUnits[kFewHeads] = {1, 1, 1, 1, 1, 1, 1, 1};
+  std::int32_t rows[kFewHeads * (1 + kSumBlock / 4) + kHeadBlock];
+  rows_of_heads<V>(query, heads, rows);
+  const int groups = (query.dims + 3) / 4, words = GemvQuery::words(query.dims, 1, 4);
+  std::int32_t* const rest = rows + GemvQuery::at(heads, 0, groups);
+  for (int i = 0; i < (words - groups) * heads; ++i) rest[i] = 0;
+  for (int n; count > 0; count -= n, key += n * key_stride, scores += n) {
+    n = least(count, kKeys);
+    const std::byte* keys[kKeys + kGemvKeys];
+    for (int k = 0; k < kKeys + kGemvKeys; ++k)
+      keys[k] = reinterpret_cast<const std::byte*>(key + least(k, count - 1) * key_stride);
+    alignas(64) float dot[kFewHeads * kKeys];
+    gemv_dots_of_codes<V, Dot>(rows, heads, 1, keys, n, query.dims, kUnits, dot, kKeys, keys, 0);
+    for (int k = 0; k < n; k += V::kLanes) {
+      F lane[kFewHeads] = {};
+      for (int h = 0; h < heads; ++h)  // -0 + 0 is 0, as of fma
+        lane[h] = V::set_float(query.weight[h]) * V::max(F{}, V::load_float(dot + h * kKeys + k)) + F{};
+#pragma GCC unroll 3
+      for (int half = kFewHeads / 2; half > 0; half /= 2)
+#pragma GCC unroll 4
+        for (int h = 0; h < half; ++h) lane[h] = lane[h] + lane[h + half];
+      V::store_floats(scores + k, lane[0], least(n - k, V::kLanes));
+    }
+  }
+}
+
 template <class V, class Dot>
 void index_scores_of_codes(const IndexQueryI8& query, const std::int8_t* key, std::ptrdiff_t key_stride, int count,
                            float* scores) noexcept {
   using Scores = CodeScores<V, Dot>;
   constexpr int kParts = V::kParts;
+  if (const int heads = few_heads(query); heads > 0 && count >= kGemvKeys)
+    return index_scores_of_few<V, Dot>(query, heads, key, key_stride, count, scores);
   for (int n; count > 0; count -= n, key += n * key_stride, scores += n) {
     n = least(count, Scores::kKeys);
     typename V::F lane[(Scores::kKeys + 3) / 4 * 4 * kParts];

@@ -414,14 +414,20 @@ TEST_P(OnRung, ProductsWithScaledPanelsHaveTheBitsOfTheirNumbers) {
 // ---- the indexer ------------------------------------------------------------------------------------------------
 
 TEST_P(OnRung, IndexScoresI8) {
-  for (const int blocks : {1, 2, 3, 4, 5, 8})
-    for (const int dims : {1, 2, 3, 4, 7, 64, 66, 127, 128, 129, 515})
-      for (const int count : {1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 23, 30}) {
+  struct Heads {
+    int blocks, heads;
+  };
+  for (const auto [blocks, heads] : {Heads{1, 16}, {2, 32}, {3, 48}, {4, 64}, {5, 80}, {8, 128}, {1, 0}, {1, 1}, {1, 2},
+                                     {1, 3}, {1, 4}, {1, 5}, {1, 6}, {1, 7}, {1, 8}, {1, 9}})
+    for (const int dims : {1, 2, 3, 4, 7, 64, 66, 127, 128, 129, 512, 515})
+      for (const int count : {1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 16, 23, 30, 67}) {
         const Edge edge = kEdges[(blocks + dims + count) % 2];
         const std::vector<std::int8_t> q = random_codes(std::size_t(blocks) * ((dims + 3) / 4) * 64);
         Guarded<std::uint8_t> codes(q.size(), Edge::end);
         for (std::size_t i = 0; i < q.size(); ++i) codes[i] = std::uint8_t(q[i] + 128);
-        const Guarded<float> weight(random_floats(blocks * 16), edge);
+        std::vector<float> weights = random_floats(blocks * 16);
+        std::fill(weights.begin() + heads, weights.end(), 0.0f);
+        const Guarded<float> weight(weights, edge);
         const std::ptrdiff_t stride = dims + count % 3;
         const Guarded<std::int8_t> key(random_codes((count - 1) * stride + dims), edge);
         const Guarded<float> scores(count, edge);
@@ -434,7 +440,7 @@ TEST_P(OnRung, IndexScoresI8) {
               dot += q[IndexQueryLayout<std::uint8_t>::at(dims, h, d)] * key[s * stride + d];
             lane[h % 16] = std::fma(weight[h], float(std::max(dot, 0)), lane[h % 16]);
           }
-          ASSERT_TRUE(same(scores[s], folded(lane))) << blocks << " " << dims << " " << count;
+          ASSERT_TRUE(same(scores[s], folded(lane))) << heads << " " << dims << " " << count;
         }
       }
 }
