@@ -433,31 +433,31 @@ DSAKIT_INLINE void load_weights(const bf16* a, std::ptrdiff_t a_stride, int rows
   Tiles::template load<4>(tail, kTileBytes);
 }
 
-template <class Tiles>
+template <class Dot>
 DSAKIT_INLINE void add_columns(const char* columns) {
   unrolled<4>([columns]<int C>() __attribute__((always_inline)) {
     constexpr int kB = 5 + C % 3;
-    Tiles::template load<kB>(columns + C * kTileBytes, kGroupBytes);
-    Tiles::template dot_bf16<C, 4, kB>();
+    Dot::Tiles::template load<kB>(columns + C * kTileBytes, kGroupBytes);
+    Dot::template dot<C, 4, kB>();
   });
 }
 
-template <class Tiles>
-DSAKIT_INLINE void store_columns(float* sums) {
+template <class Tiles, class Sum>
+DSAKIT_INLINE void store_columns(Sum* sums) {
   unrolled<4>([sums]<int C>() __attribute__((always_inline)) {
     Tiles::template store<C>(sums + C * kTileSide, kGroupBytes);
   });
 }
 
 /// One row of sums, its columns where they belong.
-template <class V>
-DSAKIT_INLINE void order_columns(const float* sums, float* y) {
+template <class V, class Columns, class Sum>
+DSAKIT_INLINE void order_columns(const Sum* sums, Sum* y) {
   for (int part = 0; part < kPanel; part += V::kBytes)
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i)
 #pragma GCC unroll 4
       for (int b = 0; b < V::kBytes / 16; ++b)
-        V::store_block(y + part + PairColumns<V>::column(i, b), V::load(sums + part + i * V::kLanes), b);
+        V::store_block(y + part + Columns::column(i, b), V::load(sums + part + i * V::kLanes), b);
 }
 
 template <class V, class Tiles>
@@ -482,45 +482,137 @@ void gemv_sums_of_pairs_on_tiles(const bf16* weights, std::ptrdiff_t pitch, int 
     for (int j = 0; j < count; j += kPairRows) {
       interleave(j + kPairRows);  // a step ahead: a tile cannot be loaded before what was stored is in the cache
       load_weights<V, Tiles>(weights + j, pitch, n, least(count - j, kPairRows), tail);
-      add_columns<Tiles>(pairs[j / kPairRows % 2]);
+      add_columns<TileDotBf16<Tiles>>(pairs[j / kPairRows % 2]);
     }
     store_columns<Tiles>(tile);
-    for (int r = 0; r < n; ++r) order_columns<V>(tile + r * kPanel, sums + r * kPanel);
+    for (int r = 0; r < n; ++r) order_columns<V, PairColumns<V>>(tile + r * kPanel, sums + r * kPanel);
   }
   Tiles::release();
 }
 
-/// Up to 32 rows of the matrix, all columns: their sums wait in memory, [columns / 64][m][64].
-template <class V, class Tiles, bool Nz>
-DSAKIT_INLINE void add_strip(const Strip<bf16>& strip, int m, int count, int columns, bool add, float* sums,
-                             const bf16* ahead) {
-  alignas(64) char pairs[2][kTileSide * kGroupBytes];
+/// Rows of codes in groups of four, V::kBytes columns in four registers.
+template <class V>
+struct CodeColumns {
+  using I = typename V::I;
+
+  template <class Row>
+  DSAKIT_INLINE static void interleave(Row row, I (&x)[4]) {
+    const I a = row(0), b = row(1), c = row(2), d = row(3);
+    const I low = V::unpack_low8(a, b), low2 = V::unpack_low8(c, d);
+    const I high = V::unpack_high8(a, b), high2 = V::unpack_high8(c, d);
+    x[0] = V::unpack_low16(low, low2), x[1] = V::unpack_high16(low, low2);
+    x[2] = V::unpack_low16(high, high2), x[3] = V::unpack_high16(high, high2);
+  }
+  /// Where block b of register i belongs.
+  static constexpr int column(int i, int b) { return 16 * b + 4 * i; }
+};
+
+// What a strip is made of: rows of the matrix that make the tiles of a step, and how.
+
+template <class V, class T>
+struct StripOfPairs : TileDotBf16<T> {
+  using Element = bf16;
+  using Sum = float;
+  using Columns = PairColumns<V>;
+  static constexpr int kRows = kPairRows;
+
+  template <class Load>
+  DSAKIT_INLINE static void make_tiles(int count, Load load, char* to) {
+    tiles_of_pairs<V>(count, load, to);
+  }
+};
+
+template <class V, class T>
+struct StripOfCodes {
+  using Tiles = T;
+  using Element = std::int8_t;
+  using Sum = std::int32_t;
+  using Columns = CodeColumns<V>;
+  static constexpr int kRows = 4 * kTileSide;
+
+  template <int C, int A, int B>
+  DSAKIT_INLINE static void dot() {
+    Tiles::template dot_i8_i8<C, A, B>();
+  }
+  /// What is missing of the last group is its last row again: times 0.
+  template <class Load>
+  DSAKIT_INLINE static void make_tiles(int count, Load load, char* to) {
+    for (int k = 0; k < kRows; k += 4, to += kGroupBytes)
+      for (int part = 0; part < kGroupBytes; part += 4 * V::kBytes) {
+        typename V::I x[4] = {};
+        if (k < count)
+          Columns::interleave(
+              [&](int i) __attribute__((always_inline)) { return load(least(k + i, count - 1), part / 4); }, x);
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) V::store(to + part + i * V::kBytes, x[i]);
+      }
+  }
+};
+
+/// Rows of the matrix that make a step, all columns: their sums wait in memory, [columns / 64][m][64].
+template <class V, class Kind, bool Nz>
+DSAKIT_INLINE void add_strip(const Strip<typename Kind::Element>& strip, int m, int count, int columns, bool add,
+                             typename Kind::Sum* sums, const typename Kind::Element* ahead) {
+  using T = typename Kind::Element;
+  using Tiles = typename Kind::Tiles;
+  constexpr int kSize = int(sizeof(T));
+  alignas(64) char tiles[2][kTileSide * kGroupBytes];
   const auto* row = reinterpret_cast<const std::byte*>(ahead);
+  const auto make = [&](int column) __attribute__((always_inline)) {
+    const auto rows_of = [&]<bool Whole>() __attribute__((always_inline)) {
+      const StripColumns<V, T, Nz, Whole> some(strip, column, least(columns - column, kPanel));
+      Kind::make_tiles(
+          count,
+          [&](int k, int byte) __attribute__((always_inline)) {
+            return some.load(k * strip.pitch * std::ptrdiff_t(kSize), byte);
+          },
+          tiles[column / kPanel % 2]);
+    };
+    if (columns - column >= kPanel) rows_of.template operator()<true>();
+    else if (column < columns) rows_of.template operator()<false>();
+  };
+  make(0);
   for (int column = 0, from = 0; column < columns; column += kPanel, sums += m * kPanel) {
+    make(column + kPanel);  // a step ahead: a tile cannot be loaded before what was stored is in the cache
     unrolled<4>([&]<int C>() __attribute__((always_inline)) {
       if (add) Tiles::template load<C>(sums + C * kTileSide, kGroupBytes);
       else Tiles::template zero<C>();
     });
-    char* const to = pairs[column / kPanel % 2];
-    const auto rows_of = [&]<bool Whole>() __attribute__((always_inline)) {
-      const StripColumns<V, bf16, Nz, Whole> some(strip, column, least(columns - column, kPanel));
-      tiles_of_pairs<V>(
-          count,
-          [&](int k, int byte) __attribute__((always_inline)) {
-            return some.load(k * strip.pitch * std::ptrdiff_t(sizeof(bf16)), byte);
-          },
-          to);
-    };
-    if (columns - column >= kPanel) rows_of.template operator()<true>();
-    else rows_of.template operator()<false>();
-    add_columns<Tiles>(to);
+    add_columns<Kind>(tiles[column / kPanel % 2]);
     store_columns<Tiles>(sums);
     // Of the next rows as much as these columns have, row by row.
-    for (int line = 0; line < count * 2 && !Nz; ++line, from += kTileBytes) {
-      if (from >= columns * int(sizeof(bf16))) from = 0, row += strip.pitch * std::ptrdiff_t(sizeof(bf16));
+    for (int line = 0; line < count * kSize && !Nz; ++line, from += kTileBytes) {
+      if (from >= columns * kSize) from = 0, row += strip.pitch * std::ptrdiff_t(kSize);
       prefetch_l2(row + from);
     }
   }
+}
+
+/// load(first, n) loads what rows of a have there, 64 bytes, into tile 4.
+template <class V, class Kind, class Load>
+DSAKIT_INLINE void strip_product_on_tiles(Load load, int m, const Strip<typename Kind::Element>& strip, int k,
+                                          int columns, typename Kind::Sum* c, std::ptrdiff_t c_stride, bool add,
+                                          const typename Kind::Element* ahead) {
+  using Sum = typename Kind::Sum;
+  alignas(64) Sum sums[kStripSums + kStripRows * kPanel], line[kPanel];
+  Kind::Tiles::configure(shapes_of_columns(m));
+  for (int first = 0, n; first < k; first += n) {
+    n = least(k - first, Kind::kRows);
+    load(first, n);
+    Strip<typename Kind::Element> some = strip;
+    some.rows += first * strip.pitch;
+    const auto* const next = first + n < k ? some.rows + n * strip.pitch : ahead;
+    if (strip.run != strip.kRun) add_strip<V, Kind, true>(some, m, n, columns, first > 0, sums, next);
+    else add_strip<V, Kind, false>(some, m, n, columns, first > 0, sums, next);
+  }
+  Kind::Tiles::release();
+  const Sum* from = sums;
+  for (int column = 0; column < columns; column += kPanel)
+    for (int i = 0; i < m; ++i, from += kPanel) {
+      order_columns<V, typename Kind::Columns>(from, line);
+      Sum* const to = c + i * c_stride + column;
+      for (int j = 0; j < least(columns - column, kPanel); ++j) to[j] = add ? to[j] + line[j] : line[j];
+    }
 }
 
 template <class V, class Tiles>
@@ -528,25 +620,29 @@ void strip_product_of_pairs_on_tiles(const bf16* a, std::ptrdiff_t a_stride, int
                                      int columns, float* c, std::ptrdiff_t c_stride, bool add,
                                      const bf16* ahead) noexcept {
   alignas(64) char tail[kTileSide * kTileBytes];
-  alignas(64) float sums[kStripSums + kStripRows * kPanel], line[kPanel];
-  Tiles::configure(shapes_of_columns(m));
-  for (int first = 0, n; first < k; first += n) {
-    n = least(k - first, kPairRows);
-    load_weights<V, Tiles>(a + first, a_stride, m, n, tail);
-    Strip<bf16> some = strip;
-    some.rows += first * strip.pitch;
-    const bf16* const next = first + n < k ? some.rows + n * strip.pitch : ahead;
-    if (strip.run != Strip<bf16>::kRun) add_strip<V, Tiles, true>(some, m, n, columns, first > 0, sums, next);
-    else add_strip<V, Tiles, false>(some, m, n, columns, first > 0, sums, next);
-  }
-  Tiles::release();
-  const float* from = sums;
-  for (int column = 0; column < columns; column += kPanel)
-    for (int i = 0; i < m; ++i, from += kPanel) {
-      order_columns<V>(from, line);
-      float* const to = c + i * c_stride + column;
-      for (int j = 0; j < least(columns - column, kPanel); ++j) to[j] = add ? to[j] + line[j] : line[j];
-    }
+  strip_product_on_tiles<V, StripOfPairs<V, Tiles>>(
+      [&](int first, int n) __attribute__((always_inline)) { load_weights<V, Tiles>(a + first, a_stride, m, n, tail); },
+      m, strip, k, columns, c, c_stride, add, ahead);
+}
+
+/// With FRACTAL_NZ and more than four rows: else the rung below is as fast or faster, whose rows are asked for in blocks
+/// of another shape.
+template <class V, class Tiles>
+void strip_product_of_codes_on_tiles(const std::uint8_t* a, std::ptrdiff_t a_stride, int m,
+                                     const Strip<std::int8_t>& strip, int k, int columns, std::int32_t* c,
+                                     std::ptrdiff_t c_stride, bool add, const std::int8_t* ahead) noexcept {
+  constexpr int kFew = 4;
+  if (m <= kFew || strip.run == strip.kRun)
+    return rung_below<V, Tiles>.strip_product(a, a_stride, m, strip, k, columns, c, c_stride, add, ahead);
+  alignas(64) char rows[kStripRows * kTileBytes];
+  strip_product_on_tiles<V, StripOfCodes<V, Tiles>>(
+      [&](int first, int n) __attribute__((always_inline)) {  // without their bias
+        for (int r = 0; r < m; ++r)
+          for (int i = 0; i < kTileBytes; ++i)
+            rows[r * kTileBytes + i] = i < n ? char(a[r * a_stride + first + i] ^ 128) : char(0);
+        Tiles::template load<4>(rows, kTileBytes);
+      },
+      m, strip, k, columns, c, c_stride, add, ahead);
 }
 
 // ---- panels of e4m3 -------------------------------------------------------------------------------------------------
@@ -592,7 +688,7 @@ void product_of_scaled_on_tiles(const bf16* a, std::ptrdiff_t a_stride, int m, S
       const auto* columns = reinterpret_cast<const char*>(wide[scale / kScaleRows % 2]);
       for (int p = scale; p < least(end, scale + kScaleRows); p += kPairRows, columns += kStepBytes) {
         load_weights<V, Tiles>(a + p, a_stride, m, least(end - p, kPairRows), tail);
-        add_columns<Tiles>(columns);
+        add_columns<TileDotBf16<Tiles>>(columns);
       }
     }
     store_columns<Tiles>(sums);
@@ -637,6 +733,8 @@ void fill_tiles(Kernels& k) {
   static_cast<Entry<GemvDotsOfPairs>&>(k.gemv_dots) = {gemv_dots_of_pairs_on_tiles<V, Tiles>};
   static_cast<Entry<GemvSumsOf<bf16, float>>&>(k.gemv_sums) = {gemv_sums_of_pairs_on_tiles<V, Tiles>};
   static_cast<Entry<StripProduct<bf16, bf16, float>>&>(k.strip_product) = {strip_product_of_pairs_on_tiles<V, Tiles>};
+  static_cast<Entry<StripProduct<std::uint8_t, std::int8_t, std::int32_t>>&>(k.strip_product) = {
+      strip_product_of_codes_on_tiles<V, Tiles>};
   k.gemv_rows = least(k.gemv_rows, kTileSide);  // one tile
   k.peak[int(Dot::i8)] = peak_on_tiles<TileDotI8<Tiles>, 0x01010101>;
   k.peak[int(Dot::bf16)] = peak_on_tiles<TileDotBf16<Tiles>, 0x3f803f80>;
