@@ -514,6 +514,7 @@ def test_python_is_interrupted_in_a_model(checkpoint, tmp_path):
     """KeyboardInterrupt once an operator of the pass has run; the session is as it was, and has the bits of another."""
     code = """
 import os, signal, sys, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would we
 events = sys.argv[2]
 os.mkfifo(events)
 os.environ["DSAKIT_VERBOSE"] = events
