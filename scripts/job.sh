@@ -18,10 +18,14 @@ run_asan() {
     /usr/bin/ctest --preset asan -j "$(nproc)" || return
   rm -rf build/asan/package && mkdir build/asan/package && cp -R python/dsakit build/asan/package &&
     /usr/bin/cmake --install build/asan --component python --prefix build/asan/package > /dev/null || return
-  # CPython keeps objects until it ends, and some beyond: leaks are looked for in the C++ tests.
-  env LD_PRELOAD="$(c++ -print-file-name=libasan.so) $(c++ -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
+  [ -e .venv/bin/dsakit ] || ln -s "$PWD/build/asan/dsakit" .venv/bin/dsakit
+  # CPython keeps objects until it ends, and some beyond: leaks are looked for in the C++ tests. Some tests ask for more
+  # memory than there is. What a wheel installs beside the package is not there, nor its command, which has a Python.
+  env LD_PRELOAD="$(c++ -print-file-name=libasan.so) $(c++ -print-file-name=libstdc++.so)" \
+    ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
     UBSAN_OPTIONS=print_stacktrace=1 PYTHONPATH="$PWD/build/asan/package" DSAKIT_ISA=avx2 \
-    .venv/bin/python -m pytest -q -rs -n "$(nproc)" --maxprocesses 4 python/tests/test_robustness*.py \
+    .venv/bin/python -m pytest -q -rs -k \
+    'not (manual_is_installed or every_object_is_as_its_schema or command_of_the_wheel or everything_is_in_it)' -n "$(nproc)" --maxprocesses 4 python/tests/test_robustness*.py \
     python/tests/test_operators_*.py python/tests/test_debug*.py python/tests/test_dist*.py
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <new>
 
 #include "core/hash.hpp"
@@ -37,7 +36,7 @@ void embed(const Tokens& t, Peers& p, std::span<const std::int32_t> tokens) {
   for (std::int64_t r = 0; r < ranks; ++r)
     p.sizes.push_back(std::size_t(slice_of(t.rows, r, ranks).size() * width) * sizeof(bf16));
   p.mine.resize(p.sizes[std::size_t(p.replica->rank())]);
-  std::memcpy(p.mine.data(), t.input + mine.begin * width, p.mine.size());
+  std::copy_n(reinterpret_cast<const std::byte*>(t.input + mine.begin * width), p.mine.size(), p.mine.data());
   p.talk.all_gather(*p.replica, "embedding", p.mine, p.sizes, reinterpret_cast<std::byte*>(t.input));
   p.talk.work([&] { t.embed(); });
 }
