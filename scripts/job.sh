@@ -25,8 +25,8 @@ run_asan() {
     ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
     UBSAN_OPTIONS=print_stacktrace=1 PYTHONPATH="$PWD/build/asan/package" DSAKIT_ISA=avx2 \
     .venv/bin/python -m pytest -q -rs -k \
-    'not (manual_is_installed or every_object_is_as_its_schema or command_of_the_wheel or everything_is_in_it)' -n "$(nproc)" --maxprocesses 4 python/tests/test_robustness*.py \
-    python/tests/test_operators_*.py python/tests/test_debug*.py python/tests/test_dist*.py
+    'not (manual_is_installed or every_object_is_as_its_schema or command_of_the_wheel or everything_is_in_it)' -n "$(nproc)" --maxprocesses 4 \
+    python/tests/test_robustness*.py python/tests/test_operators_*.py python/tests/test_debug*.py python/tests/test_dist*.py
 }
 
 run_valgrind() {

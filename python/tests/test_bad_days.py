@@ -22,6 +22,7 @@ from dsakit import debug
 from oracle.calls import CALLS
 from oracle.harness import operator
 from oracle.refusals import bits
+from preloaded import compiled
 from test_refusals_generated import c_library
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "tests"))
@@ -413,13 +414,7 @@ def test_a_conversion_is_told_to_stop(number, checkpoint, tmp_path):
 @pytest.fixture(scope="module")
 def signalled(tmp_path_factory):
     """Preloaded: SIGINT before a process's n-th read or write."""
-    compiler = shutil.which("c++")
-    if not compiler:
-        pytest.skip("needs a C++ compiler")
-    library = tmp_path_factory.mktemp("signalled") / "signalled.so"
-    source = pathlib.Path(__file__).parent / "signalled.cc"
-    subprocess.run([compiler, "-std=c++20", "-O1", "-shared", "-fPIC", "-o", library, source], check=True)
-    return library
+    return compiled(tmp_path_factory.mktemp("signalled"), "signalled")
 
 
 def at_each(signalled, point, folder, *words, status=0, **environment):

@@ -5,7 +5,6 @@ written, nothing lost, and the next call has its bits. Of every operator, by arr
 import json
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 
@@ -13,19 +12,14 @@ import pytest
 
 from oracle.calls import CALLS
 from oracle.refusals import FIELDS
+from preloaded import compiled
 
 HERE = pathlib.Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
 def memory(tmp_path_factory):
-    compiler = shutil.which("c++")
-    if not compiler:
-        pytest.skip("needs a C++ compiler")
-    library = tmp_path_factory.mktemp("memory") / "memory.so"
-    words = ["-std=c++20", "-O1", "-shared", "-fPIC", "-Wno-mismatched-new-delete", "-o", library]
-    subprocess.run([compiler, *words, HERE / "memory_refused.cc"], check=True)
-    return library
+    return compiled(tmp_path_factory.mktemp("memory"), "memory_refused")
 
 
 def refused(memory, face, *names):
