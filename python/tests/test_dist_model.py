@@ -133,7 +133,7 @@ def test_exchanges_under_computation(model_folder, text, tmp_path):
     for rank in range(4):
         lines = [json.loads(line) for line in (tmp_path / f"trace.{rank}").read_text().splitlines()]
         polled = {line["exchange"] for line in lines if line["polls"] > 0}
-        assert polled == {"cache_rows", "samples", "candidates"}
+        assert {"cache_rows", "samples"} <= polled <= {"cache_rows", "samples", "candidates"}  # the last if samples were early
         events = sorted(event for line in lines for event in (line["begin"], line["end"]))
         assert events == list(range(1, len(events) + 1))
         ends = {line["begin"]: line for line in lines}
