@@ -13,7 +13,7 @@ std::size_t workspace(const Problem& p, int threads, bool same_products) {
   const Plan plan(p, kTileRows, same_products);
   Plan few = plan;
   few.rows = std::min(few.rows, kGemvRows);
-  const std::size_t lane = std::max(Cut::lane_bytes(plan, 1), Cut::lane_bytes(few, kMostGroup)),
+  const std::size_t lane = std::max(Cut::lane_bytes(plan, plan.group), Cut::lane_bytes(few, kMostGroup)),
                     slot = Cut::slot_bytes(plan);
   Carver offsets;
   offsets.take<std::int64_t>(p.sequences + 1);

@@ -123,24 +123,48 @@ void Worker::find_hidden_infinities() {
   }
 }
 
-void Worker::transpose(DType type, const std::byte* const* rows, int count, int dims) const {
-  auto* wide = reinterpret_cast<float*>(s_.panel);
-  if (type == DType::bf16)
-    k_.transpose(Typed<bf16>(rows, count, 0).row, count, dims, reinterpret_cast<bf16*>(s_.panel));
-  else if (type == DType::f16) k_.transpose(Typed<f16>(rows, count, 0).row, count, dims, wide);
-  else k_.transpose(Typed<float>(rows, count, 0).row, count, dims, wide);
+/// What the products of this chunk want, unless the tile before has left it: panels of keys, their rope parts, values.
+void Worker::make_panels() {
+  const bool keys = !gemv_scores(), values = !gemv_values();
+  const Held wanted{tile_.b, tile_.g, now_->first, keys && values && now_->whole ? now_->count : 0};
+  if (wanted.count > 0 && wanted == held_) return;
+  held_ = wanted;
+  for (int j = 0, i = 0; j < now_->count && (keys || p_.rope); j += kPanel, ++i) {
+    const int count = std::min(kPanel, now_->count - j);
+    prefetch(now_->key, j + kPanel, p_.width);
+    if (j + kPanel >= now_->count) prefetch(now_->value, 0, p_.value);
+    if (keys) transpose(plan_.type, now_->key + j, count, p_.width, s_.key_panels[i]);
+    if (p_.rope) transpose(p_.rope_type, now_->rope + j, count, p_.rope, s_.rope_panels[i]);
+  }
+  for (int c = 0; c < p_.value && values; c += kPanel)
+    interleave(now_->value, c, std::min(kPanel, p_.value - c), s_.value_panels[c / kPanel]);
 }
 
-void Worker::interleave(const std::byte* const* rows, std::ptrdiff_t column, int columns) const {
+void Worker::transpose(DType type, const std::byte* const* rows, int count, int dims, std::byte* panel) const {
+  auto* wide = reinterpret_cast<float*>(panel);
+  if (type == DType::bf16)
+    k_.transpose(Typed<bf16>(rows, count, 0).row, count, dims, reinterpret_cast<bf16*>(panel));
+  else if (type == DType::f16) k_.transpose(Typed<f16>(rows, count, 0).row, count, dims, wide);
+  else if (type == DType::f32) k_.transpose(Typed<float>(rows, count, 0).row, count, dims, wide);
+  else {
+    auto* codes = reinterpret_cast<std::int8_t*>(panel);
+    k_.transpose(Typed<std::int8_t>(rows, count, 0).row, count, dims, codes,
+                 Panels<std::int8_t>::sums(codes, dims, kPanel));
+  }
+}
+
+void Worker::interleave(const std::byte* const* rows, std::ptrdiff_t column, int columns, std::byte* panel) const {
   const int n = now_->count;
-  auto* wide = reinterpret_cast<float*>(s_.panel);
+  auto* wide = reinterpret_cast<float*>(panel);
   if (plan_.type == DType::bf16)
-    k_.interleave(Typed<bf16>(rows, n, column).row, n, columns, reinterpret_cast<bf16*>(s_.panel));
+    k_.interleave(Typed<bf16>(rows, n, column).row, n, columns, reinterpret_cast<bf16*>(panel));
   else if (plan_.type == DType::f16) k_.interleave(Typed<f16>(rows, n, column).row, n, columns, wide);
   else if (plan_.type == DType::f32) k_.interleave(Typed<float>(rows, n, column).row, n, columns, wide);
-  else
-    k_.interleave(Typed<std::int8_t>(rows, n, column).row, n, columns, reinterpret_cast<std::int8_t*>(s_.panel),
-                  s_.column_sums);
+  else {
+    auto* codes = reinterpret_cast<std::int8_t*>(panel);
+    k_.interleave(Typed<std::int8_t>(rows, n, column).row, n, columns, codes,
+                  Panels<std::int8_t>::sums(codes, kChunk, kPanel));
+  }
 }
 
 /// The kernels prefetch what lies a few rows ahead in a panel; these are rows from `first` on that come next.

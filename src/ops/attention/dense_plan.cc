@@ -10,6 +10,9 @@ int bytes_of_element(DType t) { return t == DType::f32 || t == DType::i32 ? 4 : 
 std::ptrdiff_t round_up(std::ptrdiff_t n, int to) { return (n + to - 1) / to * to; }
 std::int64_t when(bool exists, std::int64_t n) { return exists ? n : 0; }
 
+constexpr std::size_t kTilesBytes = 512 << 10;  // rows and results of tiles that share panels: a part of L2
+constexpr std::size_t kMostPanelTiles = 4;      // more save little of what panels cost
+
 /// Of a panel of `depth` rows of a type: what is neither int8 nor bf16 becomes fp32.
 std::int64_t panel_bytes(DType type, std::int64_t depth) {
   return type == DType::i8     ? Panels<std::int8_t>::bytes(depth, kPanel)
@@ -35,15 +38,19 @@ Plan::Plan(const Problem& p, std::int64_t longest, bool same_products) : p(p) {
   probability_digits = p.query_type == DType::f16 ? 3 : 2;
   heads = int(std::min<std::int64_t>(p.group, kTileRows));
   head_blocks = int((p.group + heads - 1) / heads);
-  queries = int(std::min<std::int64_t>(kTileRows / heads, longest));
+  queries = kTileRows / heads;
   rows = heads * queries, columns = p.value;
-  group = rows <= kGemvRows ? kMostGroup : 1;
   stored_element = bytes_of_element(p.kv_type), element = bytes_of_element(type);
   rope_element = bytes_of_element(p.rope_type);
   gemv_words = GemvQuery::words(p.width, element, products == Products::fp32 ? 1 : 4 / element);
   query_pitch = round_up(p.width, 64) + 32;  // rows must not share cache sets
   rope_pitch = round_up(p.rope, 32);
   value_pitch = round_up(p.value, 16);
+  Carver whole;
+  Queries(whole, *this);
+  group = int(std::clamp<std::size_t>(kTilesBytes / whole.bytes(), 1, kMostPanelTiles));
+  queries = int(std::min<std::int64_t>(queries, longest)), rows = heads * queries;
+  if (rows <= kGemvRows) group = kMostGroup;
 }
 
 /// The queries of a head one after the other, the last ones, which see most, first.
@@ -74,11 +81,13 @@ Queries::Queries(Carver& memory, const Plan& plan) {
 
 Scratch::Scratch(Carver& memory, const Plan& plan) {
   const Problem& p = plan.p;
-  const std::int64_t rows = plan.rows, chunk = rows * kScorePitch;
+  const std::int64_t rows = std::min(plan.rows, kBlockRows), chunk = rows * kScorePitch;
   const bool codes = plan.products == Products::int8, pairs = plan.products == Products::bf16;
-  panel = memory.take<std::byte>(
-      std::max({panel_bytes(plan.type, p.width), panel_bytes(plan.type, kChunk), panel_bytes(p.rope_type, p.rope)}));
-  column_sums = memory.take<std::int32_t>(kPanel);
+  constexpr int kPanels = kChunk / kPanel;
+  key_panels = PanelArray(memory, kPanels, panel_bytes(plan.type, p.width));
+  rope_panels = PanelArray(memory, kPanels, panel_bytes(p.rope_type, p.rope));
+  value_panels = PanelArray(memory, panels_of(p.value), panel_bytes(plan.type, kChunk));
+  own_values = memory.take<std::byte>(panel_bytes(plan.type, kChunk));
   dots = memory.take<std::int32_t>(when(codes, rows * std::max(plan.query_digits, plan.probability_digits) * kPanel));
   part = memory.take<float>(rows * kPanel), part_low = memory.take<float>(when(pairs, rows * kPanel));
   scores = memory.take<float>(chunk);

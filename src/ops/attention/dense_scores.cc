@@ -4,20 +4,20 @@
 // Scores: products of query rows and keys.
 namespace dsakit::attention::dense {
 
-/// Scores of `count` keys from `first` on, for the rows that may see them.
+/// Scores of `count` keys from `first` on, for the rows of the block that may see them.
 void Worker::score(int first, int count) const {
   int from = tile_.queries, to = -1;
-  for (int i = 0; i < tile_.queries; ++i)
+  for (int i = block_.first / tile_.heads; i <= (block_.end - 1) / tile_.heads; ++i)
     if (now_->visible[i].low < first + count && now_->visible[i].high > first) from = std::min(from, i), to = i;
   if (to < from) return;
-  const int row = from * tile_.heads, rows = (to - from + 1) * tile_.heads;
+  const int row = std::max(from * tile_.heads, block_.first),
+            rows = std::min((to + 1) * tile_.heads, block_.end) - row;
   if (plan_.products == Products::int8) score_codes(first, count, row, rows);
   else score_floats(first, count, row, rows);
   if (p_.rope) {
     const std::ptrdiff_t at = row * plan_.rope_pitch;
-    transpose(p_.rope_type, now_->rope + first, count, p_.rope);
     multiply_panel({plan_.rope_bf16 ? q_->rope_bf16 + at : nullptr, q_->rope_f32 + at, plan_.rope_pitch}, rows,
-                   p_.rope_type, 0, p_.rope, s_.scores + row * kScorePitch + first, kScorePitch,
+                   p_.rope_type, s_.rope_panels[first / kPanel], 0, p_.rope, scores(row) + first, kScorePitch,
                    plan_.products != Products::int8);
   }
   if (plan_.products == Products::int8) dequantize_scores(first, count, row, rows);
@@ -26,56 +26,59 @@ void Worker::score(int first, int count) const {
 /// Beside rope dots to `part`, else to where scores are.
 void Worker::score_codes(int first, int count, int row, int rows) const {
   const std::ptrdiff_t pitch = p_.rope ? kPanel : kScorePitch;
-  float* const x = p_.rope ? s_.part : s_.scores + first;
+  float* const x = p_.rope ? part(row) : scores(row) + first;
   if (gemv_scores())
-    return k_.gemv_dots(q_->gemv, tile_.rows(), plan_.query_digits, now_->key + first, count, p_.width, q_->row_unit, x,
-                        pitch, now_->value + first, p_.value);
-  auto* panel = reinterpret_cast<std::int8_t*>(s_.panel);
-  k_.transpose(Typed<std::int8_t>(now_->key + first, count, 0).row, count, p_.width, panel, s_.column_sums);
-  k_.product(q_->digits + row * plan_.query_digits * plan_.query_pitch, plan_.query_pitch, rows * plan_.query_digits,
-             panel, s_.column_sums, int(Panel<std::int8_t>::depth(p_.width)), s_.dots, kPanel);
-  join_digits(row, rows, plan_.query_digits, count, q_->row_unit, x, pitch);
+    return k_.gemv_dots(q_->gemv, tile_.rows(), plan_.query_digits, now_->key + first, count, p_.width, q_->row_unit,
+                        p_.rope ? s_.part : s_.scores + first, pitch, now_->value + first, p_.value);
+  multiply_codes(q_->digits + row * plan_.query_digits * plan_.query_pitch, plan_.query_pitch, rows * plan_.query_digits,
+                 s_.key_panels[first / kPanel], p_.width, p_.width);
+  join_digits(rows, plan_.query_digits, count, q_->row_unit + row, x, pitch);
+}
+
+/// dots = rows of a x the first `depth` rows of a panel that was made for `width`. Like all panels it is here again soon.
+void Worker::multiply_codes(const std::uint8_t* a, std::ptrdiff_t pitch, int rows, const std::byte* panel, int width,
+                            int depth) const {
+  const auto* codes = reinterpret_cast<const std::int8_t*>(panel);
+  k_.product(a, pitch, rows, codes, Panels<std::int8_t>::sums(codes, width, kPanel),
+             int(Panel<std::int8_t>::depth(depth)), s_.dots, kPanel, Ahead::nothing());
 }
 
 void Worker::score_floats(int first, int count, int row, int rows) const {
   const bool bf16_dots = plan_.products == Products::bf16;
-  float* const scores = s_.scores + first;
   if (gemv_scores() && bf16_dots)
-    return k_.gemv_dots(q_->gemv, tile_.rows(), now_->key + first, count, p_.width, scores, kScorePitch,
+    return k_.gemv_dots(q_->gemv, tile_.rows(), now_->key + first, count, p_.width, s_.scores + first, kScorePitch,
                         now_->value + first, p_.value);
   if (gemv_scores())
-    return k_.gemv_dots(q_->gemv, tile_.rows(), kept(plan_.type), now_->key + first, count, p_.width, scores,
+    return k_.gemv_dots(q_->gemv, tile_.rows(), kept(plan_.type), now_->key + first, count, p_.width, s_.scores + first,
                         kScorePitch, now_->value + first, p_.value);
   const std::ptrdiff_t at = row * plan_.query_pitch;
-  transpose(plan_.type, now_->key + first, count, p_.width);
-  multiply_panel({bf16_dots ? q_->rows_bf16 + at : nullptr, q_->rows_f32 + at, plan_.query_pitch}, rows, plan_.type, 0,
-                 p_.width, scores + row * kScorePitch, kScorePitch, false);
+  multiply_panel({bf16_dots ? q_->rows_bf16 + at : nullptr, q_->rows_f32 + at, plan_.query_pitch}, rows, plan_.type,
+                 s_.key_panels[first / kPanel], 0, p_.width, scores(row) + first, kScorePitch, false);
 }
 
 /// c = rows of a x the panel of `type` from its row `from` on; with `add`, +=.
-void Worker::multiply_panel(const Left& a, int rows, DType type, int from, int depth, float* c, std::ptrdiff_t c_pitch,
-                            bool add) const {
-  const auto* pairs = reinterpret_cast<const bf16*>(s_.panel) + Panel<bf16>::row(from);
-  const auto* wide = reinterpret_cast<const float*>(s_.panel) + Panel<float>::row(from);
-  if (a.pairs) k_.product(a.pairs, a.pitch, rows, pairs, depth, c, c_pitch, add);
-  else if (type == DType::bf16) k_.product(a.wide, a.pitch, rows, pairs, depth, c, c_pitch, add);
-  else k_.product(a.wide, a.pitch, rows, wide, depth, c, c_pitch, add);
+void Worker::multiply_panel(const Left& a, int rows, DType type, const std::byte* panel, int from, int depth, float* c,
+                            std::ptrdiff_t c_pitch, bool add) const {
+  const auto* pairs = reinterpret_cast<const bf16*>(panel) + Panel<bf16>::row(from);
+  const auto* wide = reinterpret_cast<const float*>(panel) + Panel<float>::row(from);
+  constexpr Ahead kNothing = Ahead::nothing();
+  if (a.pairs) k_.product(a.pairs, a.pitch, rows, pairs, depth, c, c_pitch, add, kNothing);
+  else if (type == DType::bf16) k_.product(a.wide, a.pitch, rows, pairs, depth, c, c_pitch, add, kNothing);
+  else k_.product(a.wide, a.pitch, rows, wide, depth, c, c_pitch, add, kNothing);
 }
 
-/// Products of codes to numbers: rows [row, row + rows) of x.
-void Worker::join_digits(int row, int rows, int digits, int count, const float* unit, float* x,
-                         std::ptrdiff_t pitch) const {
-  const std::int32_t* dots = s_.dots;
-  for (int r = row; r < row + rows; ++r, dots += digits * kPanel)
-    k_.join_codes(dots, kPanel, count, digits, unit[r], x + r * pitch);
+/// The products of codes that were just made, as numbers.
+void Worker::join_digits(int rows, int digits, int count, const float* unit, float* x, std::ptrdiff_t pitch) const {
+  for (int r = 0; r < rows; ++r)
+    k_.join_codes(s_.dots + std::ptrdiff_t(r) * digits * kPanel, kPanel, count, digits, unit[r], x + r * pitch);
 }
 
 /// Dots of codes with their parameters, and with the rope dots where there are such (else the dots are in place).
 void Worker::dequantize_scores(int first, int count, int row, int rows) const {
   const float *scale = s_.key.scale + first, *offset = s_.key.offset + first;
   for (int r = row; r < row + rows; ++r) {
-    float* c = s_.scores + r * kScorePitch + first;
-    float* x = p_.rope ? s_.part + r * kPanel : c;
+    float* c = scores(r) + first;
+    float* x = p_.rope ? part(r) : c;
     if (p_.query_type == DType::i8) {
       const float factor = q_->row_factor[r], key = q_->key.scale[0];
       for (int j = 0; j < count && p_.rope; ++j) c[j] += x[j];

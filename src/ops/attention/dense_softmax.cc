@@ -34,7 +34,7 @@ int first_of(const float* x, int n, float max) {
 float Worker::scale_and_mask(int r, const Visible& visible) const {
   const int low = lanes_below(visible.low);
   if (!p_.bias.data && !visible.hidden && visible.low == low) return p_.scale;
-  float* x = s_.scores + r * kScorePitch;
+  float* x = scores(r);
   for (int j = visible.low; j < visible.high; ++j) x[j] *= p_.scale;
   if (p_.bias.data) {
     const std::ptrdiff_t at = p_.bias.sequence * tile_.b + p_.bias.token * (tile_.first + r / tile_.heads) +
@@ -63,7 +63,7 @@ std::int64_t Worker::tap_row(const Tile& tile, int r) const {
 void Worker::show_scores(int r, const Visible& visible, float scale) const {
   for (int j = visible.low; j < visible.high; ++j) {
     if (visible.hidden && visible.hidden[j]) continue;
-    const float score = s_.scores[r * kScorePitch + j] * scale;
+    const float score = scores(r)[j] * scale;
     plan_.taps->row("1.scores", DType::f32, tap_row(tile_, r), now_->first + j, 1, &score);
   }
 }
@@ -71,9 +71,9 @@ void Worker::show_scores(int r, const Visible& visible, float scale) const {
 void Worker::softmax(const Partial& all) {
   n_precise_ = 0;
   const int padded = lanes_above(now_->count);
-  for (int r = 0; r < tile_.rows(); ++r) {
+  for (int r = block_.first; r < block_.end; ++r) {
     const Visible& visible = now_->visible[r / tile_.heads];
-    float *x = s_.scores + r * kScorePitch, max = 0;
+    float *x = scores(r), max = 0;
     const int low = lanes_below(visible.low);
     const float scale = visible.any() ? scale_and_mask(r, visible) : kNaN;
     if (scale != scale) {  // nothing to see here
@@ -109,15 +109,15 @@ float Worker::scale_by_value(float* x, const Visible& visible) const {
 
 /// Probabilities (times scales) as the products want them; `sum` of the probabilities.
 void Worker::round_probabilities(int r, const Visible& visible, float sum) {
-  float* x = s_.scores + r * kScorePitch;
-  const int padded = lanes_above(now_->count);
+  float* x = scores(r);
+  const int padded = lanes_above(now_->count), row = r - block_.first;
   if (plan_.products == Products::bf16) {
-    bf16* high = s_.high + r * kScorePitch;
+    bf16* high = s_.high + row * kScorePitch;
     if (visible.any() && n_precise_ > 0 && precise_[n_precise_ - 1] == r)
       k_.multiply_split(x, nullptr, padded, high, s_.low + (n_precise_ - 1) * kScorePitch);
     else k_.multiply_round(x, nullptr, padded, high);
   } else if (plan_.products == Products::int8) {
-    std::uint8_t* digits = s_.digits + std::ptrdiff_t(r) * plan_.probability_digits * kScorePitch;
+    std::uint8_t* digits = s_.digits + std::ptrdiff_t(row) * plan_.probability_digits * kScorePitch;
     float largest = sum > 0 ? 1 : 0;  // the largest probability is exp(0)
     if (plan_.keyed_values) largest = k_.max_abs(x, padded), sum = k_.sum(x, padded, 1);
     const float max = std::max(take_outliers(r, x, padded, sum, largest), 0x1p-100f);

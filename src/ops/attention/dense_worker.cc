@@ -46,24 +46,22 @@ void Worker::attend(Visit<Queries> visit, Visit<Queries> next, const Partial& al
   if (now_->count == 0) return;
   fetch_keys();
   next_->number = -1, next_->count = 0;
-  if (gemv_scores()) {  // these kernels prefetch what comes next
-    if (next.queries) locate(next, *next_);
-    const int step = p_.rope ? kPanel : kChunk;
-    for (int j = 0; j < now_->count; j += step) score(j, std::min(step, now_->count - j));
-  } else {
-    for (int j = 0; j < now_->count; j += kPanel) {
-      prefetch(now_->key, j + kPanel, p_.width);
-      if (j + kPanel >= now_->count) prefetch(now_->value, 0, p_.value);
-      score(j, std::min(kPanel, now_->count - j));
-    }
-  }
+  if (gemv_scores() && next.queries) locate(next, *next_);  // these kernels prefetch what comes next
+  make_panels();
+  for (int r = 0; r < tile_.rows(); r += kBlockRows) attend_block({r, std::min(r + kBlockRows, tile_.rows())}, all);
+}
+
+void Worker::attend_block(Block block, const Partial& all) {
+  block_ = block;
+  const int step = gemv_scores() && !p_.rope ? kChunk : kPanel;
+  for (int j = 0; j < now_->count; j += step) score(j, std::min(step, now_->count - j));
   softmax(all);
   for (int c = 0; c < p_.value; c += kPanel) {
     const int columns = std::min(kPanel, p_.value - c);
     multiply_values(c, columns);
-    for (int r = 0; r < tile_.rows(); ++r)
+    for (int r = block.first; r < block.end; ++r)
       if (const auto [mine, theirs] = rescale_[r]; theirs != 0 || mine != 1)
-        k_.blend(s_.part + r * kPanel, 1, theirs, columns, mine, all.values + r * plan_.value_pitch + c);
+        k_.blend(part(r), 1, theirs, columns, mine, all.values + r * plan_.value_pitch + c);
   }
 }
 

@@ -9,6 +9,7 @@
 namespace dsakit::attention::dense {
 
 inline constexpr int kAhead = 16;               // rows that are prefetched before they are needed
+inline constexpr int kBlockRows = 32;           // of a tile that meet a chunk together: their scores stay in L1
 inline constexpr int kCacheLine = 64;           // bytes
 inline constexpr int kOutliers = 4;             // keys of a row that are multiplied apart from codes
 inline constexpr std::uint8_t kCodeBias = 128;  // of codes in memory, as products want them
@@ -47,15 +48,27 @@ struct Queries {
   Queries(Carver&, const Plan&);
 };
 
-/// One thread's memory.
+/// Panels of one size; those of int8 have the sums of their columns behind them.
+struct PanelArray {
+  std::byte* first = nullptr;
+  std::ptrdiff_t bytes = 0;
+
+  PanelArray() = default;
+  PanelArray(Carver& memory, std::int64_t n, std::ptrdiff_t bytes)
+      : first(memory.take<std::byte>(n * bytes)), bytes(bytes) {}
+  std::byte* operator[](std::int64_t i) const { return first + i * bytes; }
+};
+
+/// One thread's memory; rows are those of a block.
 struct Scratch {
-  std::byte* panel;
-  std::int32_t *column_sums, *dots;  // [kPanel], [rows][digits][kPanel]
-  float *part, *part_low;            // [rows][kPanel], products on their way
-  float* scores;                     // [rows][kScorePitch], then the probabilities
-  bf16 *high, *low;                  // the same in one or two bf16
-  std::uint8_t* digits;              // the same: [rows][digits][kScorePitch]
-  ScaleOffset key, value;            // of the keys of a chunk
+  PanelArray key_panels, rope_panels, value_panels;  // of a chunk
+  std::byte* own_values;                             // a panel of values that one row alone must not see all of
+  std::int32_t* dots;                                // [rows][digits][kPanel]
+  float *part, *part_low;                            // [rows][kPanel], products on their way
+  float* scores;                                     // [rows][kScorePitch], then the probabilities
+  bf16 *high, *low;                                  // the same in one or two bf16
+  std::uint8_t* digits;                              // the same: [rows][digits][kScorePitch]
+  ScaleOffset key, value;                            // of the keys of a chunk
   std::int8_t* code_row;
   std::byte *keys, *values, *rope;  // [kChunk][width] of rows that are not contiguous, or int4
   std::byte* zeros;                 // a value row
@@ -73,9 +86,17 @@ class Worker {
   void finish(const Tile&, const Partial& all, int row) const;
 
  private:
+  /// Rows of a tile that meet a chunk together.
+  struct Block {
+    int first, end;
+    int rows() const { return end - first; }
+  };
+
   /// For who looks on: the number of a row among those of all sequences, and its scores of this chunk.
   std::int64_t tap_row(const Tile&, int row) const;
   void show_scores(int row, const Visible&, float scale) const;
+
+  void attend_block(Block, const Partial& all);
 
   /// So few rows are a GEMV: no panels of keys, of the values of this chunk.
   bool is_gemv(int rows) const;
@@ -94,8 +115,9 @@ class Worker {
               const std::byte** rows) const;
   void find_hidden_infinities();
   void prefetch(const std::byte* const* rows, int first, int columns) const;
-  void transpose(DType, const std::byte* const* rows, int count, int dims) const;
-  void interleave(const std::byte* const* rows, std::ptrdiff_t column, int columns) const;
+  void make_panels();
+  void transpose(DType, const std::byte* const* rows, int count, int dims, std::byte* panel) const;
+  void interleave(const std::byte* const* rows, std::ptrdiff_t column, int columns, std::byte* panel) const;
 
   // dense_scores.cc
   /// Left operand of a product: bf16, or (null) fp32.
@@ -104,14 +126,16 @@ class Worker {
     const float* wide;
     std::ptrdiff_t pitch;
   };
-  void multiply_panel(const Left&, int rows, DType, int from, int depth, float* c, std::ptrdiff_t pitch,
-                      bool add) const;
+  void multiply_panel(const Left&, int rows, DType, const std::byte* panel, int from, int depth, float* c,
+                      std::ptrdiff_t pitch, bool add) const;
+  void multiply_codes(const std::uint8_t* a, std::ptrdiff_t pitch, int rows, const std::byte* panel, int width,
+                      int depth) const;
   void score(int first, int count) const;
   void score_codes(int first, int count, int row, int rows) const;
   void score_floats(int first, int count, int row, int rows) const;
   void score_rope(int first, int count, int row, int rows) const;
   void dequantize_scores(int first, int count, int row, int rows) const;
-  void join_digits(int row, int rows, int digits, int count, const float* unit, float* x, std::ptrdiff_t pitch) const;
+  void join_digits(int rows, int digits, int count, const float* unit, float* x, std::ptrdiff_t pitch) const;
 
   // dense_softmax.cc
   void softmax(const Partial& all);
@@ -123,7 +147,7 @@ class Worker {
   // dense_values.cc
   void multiply_values(int column, int columns);
   void gemv(int column, int columns) const;
-  void multiply(int row, int rows, int low, int high, int precise, int n_precise) const;
+  void multiply(int row, int rows, const std::byte* panel, int low, int high, int precise, int n_precise) const;
   void multiply_visible(int column, int columns) const;
   void multiply_alone(int row, int column, int columns) const;
   void add_low(int precise, int n_precise) const;
@@ -133,8 +157,18 @@ class Worker {
   const Plan& plan_;
   const Kernels& k_;
   const Scratch& s_;
+  float* scores(int row) const { return s_.scores + (row - block_.first) * kScorePitch; }
+  float* part(int row) const { return s_.part + (row - block_.first) * kPanel; }
+
   const Queries* q_ = nullptr;  // of the tile at hand
   Tile tile_{};
+  Block block_{};
+  /// Whose keys the panels hold; count 0: nobody's.
+  struct Held {
+    std::int64_t b, g, first;
+    int count;
+    bool operator==(const Held&) const = default;
+  } held_{};
   Chunk chunk_[2], *now_ = chunk_, *next_ = chunk_ + 1;
   std::pair<float, float> rescale_[kTileRows];  // what was before, this chunk
   float probability_unit_[kTileRows];           // of the digits
@@ -182,8 +216,9 @@ struct Plan {
   std::int64_t steps(std::int64_t b) const { return (p.sequence[b].queries + queries - 1) / queries; }
   Tile tile(std::int64_t i) const;
   ChunkRange chunks(const Tile& t) const { return chunks_of(p, t); }
+  /// Few rows: of kv heads whose keys share lines of memory. Many: of the same kv head, for panels.
   bool side_by_side(const Tile& a, const Tile& b) const {
-    return p.key.head < p.key.row && a.b == b.b && a.first == b.first;
+    return a.b == b.b && (rows <= kGemvRows ? p.key.head < p.key.row && a.first == b.first : a.g == b.g);
   }
 };
 

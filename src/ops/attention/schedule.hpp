@@ -109,7 +109,7 @@ class Schedule {
   }
 
   /// Every chunk of n tiles, one visit behind, because a visit wants to know the next. Tiles side by side go through
-  /// the chunks together: what memory brings along for one is there for the others.
+  /// the chunks together: what memory brings along for one, or panels that one has made, are there for the others.
   void visit(Worker& worker, const Queries* queries, int n) const {
     Visit<Queries> held;
     const auto then = [&](Visit<Queries> next) {
@@ -119,9 +119,14 @@ class Schedule {
     for (int i = 0, end; i < n; i = end) {
       end = i + 1;
       while (end < n && engine_.side_by_side(queries[i].tile, queries[end].tile)) ++end;
-      const ChunkRange chunks = engine_.chunks(queries[i].tile);
-      for (std::int64_t c = chunks.first; c <= chunks.last; ++c)
-        for (int j = i; j < end; ++j) then({queries + j, c});
+      ChunkRange chunks[kMostGroup], all = {INT64_MAX, -1};
+      for (int j = i; j < end; ++j) {
+        const ChunkRange& own = chunks[j - i] = engine_.chunks(queries[j].tile);
+        if (own.first <= own.last) all = {std::min(all.first, own.first), std::max(all.last, own.last)};
+      }
+      for (std::int64_t c = all.first; c <= all.last; ++c)
+        for (int j = i; j < end; ++j)
+          if (chunks[j - i].first <= c && c <= chunks[j - i].last) then({queries + j, c});
     }
     then({});
   }
