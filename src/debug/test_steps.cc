@@ -110,10 +110,10 @@ TEST(Steps, AMistakeIsFoundWhereItIsAndNowhereBehind) {
                   {{"sparse_flash_attention", {}}, "query_rope", "1.scores"}};
   for (const auto& [call, tensor, step] : mistakes) {
     // Another tensor than the case says was computed with: each number the one behind it.
-    const Case c = recorded(call, [&](Bound& bound) {
+    const Case c = recorded(call, [name = tensor](Bound& bound) {  // clang 14 captures no structured binding
       Edit edit(bound);
-      const std::int64_t n = edit.tensor(tensor).elements();
-      EXPECT_TRUE(edit.gather(tensor, [&](std::int64_t i) { return (i + 1) % n; }));
+      const std::int64_t n = edit.tensor(name).elements();
+      EXPECT_TRUE(edit.gather(name, [&](std::int64_t i) { return (i + 1) % n; }));
     });
     std::vector<std::string> departing;
     for (const StepFinding& f : judge_steps(c))
