@@ -68,7 +68,7 @@ EXPECTED = {
 # once for many products; keys wider than 12288 are not prepared. Decoding e4m3 codes takes tables and masks besides the
 # sums, with 16 registers more than there are: other orders of the same steps measured no faster.
 NOT_HOT = re.compile(
-    r"(gemv_\w+|strip_tiles)<Vec(128|256)|(transpose|interleave)_codes<|code_tile<.*, true, signed char>|softmax<"
+    r"(gemv_\w+|strip_tile)<Vec(128|256)|(transpose|interleave)_codes<|code_tile<.*, true, signed char>|softmax<"
     r"|(scaled_rows|product_of_scaled)<Vec256|(scaled_rows|product_of_scaled)<Vec(512|Amx), FmaPairs"
     r"|(gemv_sums_of_pairs|product_of_scaled)_on_tiles<"  # what a tile loads is put there, on the stack, by the same loop
 )

@@ -82,6 +82,7 @@ class Bench {
     for (const int depth : {512, 2048})
       for (const int m : {1, 4, 8, 64})
         if (depth == 512 || (m != 8 && m != 4)) products(m, depth);
+    for (const int m : {1, 4, 8}) strips(m);
     indexer();
     for (const int n : {128, 4096}) rows(n);
     attention(256);
@@ -119,6 +120,19 @@ class Bench {
     });
     time("product_wide", &Kernels::product, size, work,
          [&](auto f) { f(a_.data(), depth, m, weights_.data(), depth, y_.data(), kPanel, false); });
+  }
+
+  /// A matrix as it lies, [128, 1024].
+  void strips(int m) {
+    constexpr int kDepth = 128, kColumns = 1024;
+    const std::string size = std::to_string(m) + "x128x1024";
+    const double work = 2.0 * m * kDepth * kColumns;
+    time("strip_i8", &Kernels::strip_product, size, work, [&](auto f) {
+      f(codes_.data(), kDepth, m, {weights_i8_.data(), kColumns}, kDepth, kColumns, acc_.data(), kColumns, false, weights_i8_.data());
+    });
+    time("strip_bf16", &Kernels::strip_product, size, work, [&](auto f) {
+      f(a_bf16_.data(), kDepth, m, {weights_bf16_.data(), kColumns}, kDepth, kColumns, y_.data(), kColumns, false, weights_bf16_.data());
+    });
   }
 
   void indexer() {

@@ -67,11 +67,11 @@ DSAKIT_INLINE void each_group(int count, F f) {
   }
 }
 
-/// The columns [column, end), 64 or less, times Rows rows from row r on. Meanwhile lines from `ahead` on are asked for,
+/// The columns [column, end), 64 or less, times Rows rows from row r on. The first of them ask for lines from `ahead` on,
 /// as many as the tile has.
-template <class V, class Kind, bool Nz, bool Whole, int Rows>
-DSAKIT_INLINE void strip_tile(const StripBlock<V, Kind>& t, int r, int column, int end, std::int32_t* sums,
-                              const std::byte* ahead) {
+template <class V, class Kind, bool Nz, bool Whole, int Rows, bool First>
+[[gnu::noinline]] void strip_tile(const StripBlock<V, Kind>& t, int r, int column, int end, std::int32_t* sums,
+                                  const std::byte* ahead) {
   using I = typename V::I;
   constexpr int kLines = V::kBytes / 16;  // of a group
   const typename Kind::Row* const row = t.row + r;
@@ -93,7 +93,7 @@ DSAKIT_INLINE void strip_tile(const StripBlock<V, Kind>& t, int r, int column, i
       Kind::template half<0>(load, Keys, x);
       Kind::template half<1>(load, Keys, x + 2);
       at += Kind::kKeys * pitch;
-      if constexpr (!Nz) {
+      if constexpr (!Nz && First) {
 #pragma GCC unroll 4
         for (int l = 0; l < kLines; ++l) prefetch_l2(ahead + 64 * l);
         ahead += 64 * kLines;
@@ -133,29 +133,27 @@ DSAKIT_INLINE int strip_lead(const Strip<T>& s) {
   return (64 - over) % 64 / kSize;
 }
 
-/// All columns, times Rows rows from row r on. The first of them ask for the next block.
-template <class V, class Kind, bool Nz, int Rows>
-[[gnu::noinline]] void strip_tiles(const StripBlock<V, Kind>& t, int r) {
-  const std::ptrdiff_t pitch = t.strip.pitch * Kind::kSize;
-  const auto* row = reinterpret_cast<const std::byte*>(r == 0 ? t.ahead : t.strip.rows);
-  const int bytes = t.columns * Kind::kSize, each = t.count * kPanel * Kind::kSize;
-  int from = 0;
-  std::int32_t* sums = t.sums + r * kPanel;
-  for (int column = 0, n = t.lead > 0 ? t.lead : kPanel; column < t.columns; column += n, n = kPanel) {
-    const int end = least(column + n, t.columns);
-    if (end - column == kPanel) strip_tile<V, Kind, Nz, true, Rows>(t, r, column, end, sums, row + from);
-    else strip_tile<V, Kind, Nz, false, Rows>(t, r, column, end, sums, row + from);
-    sums += t.m * kPanel;
-    for (from += each; from >= bytes; row += pitch) from -= bytes;
-  }
-}
-
+/// All rows meet a tile before the next: what the first have read is near for the others.
 template <class V, class Kind, bool Nz>
 DSAKIT_INLINE void strip_block(const StripBlock<V, Kind>& t) {
   constexpr int kMost = V::kRegisters == 32 ? 4 : 2;
-  for (int r = 0, n; r < t.m; r += n) {
-    n = least(t.m - r, kMost);
-    with_constant<kMost>(n, [&]<int Rows>() { strip_tiles<V, Kind, Nz, Rows>(t, r); });
+  const std::ptrdiff_t pitch = t.strip.pitch * Kind::kSize;
+  const int bytes = t.columns * Kind::kSize, each = t.count * kPanel * Kind::kSize;
+  const auto* ahead = reinterpret_cast<const std::byte*>(t.ahead);
+  std::int32_t* sums = t.sums;
+  for (int column = 0, from = 0, n = t.lead > 0 ? t.lead : kPanel; column < t.columns; column += n, n = kPanel) {
+    const int end = least(column + n, t.columns);
+    const auto tile = [&]<bool Whole, bool First>(int r) {
+      with_constant<kMost>(least(t.m - r, kMost), [&]<int Rows>() {
+        strip_tile<V, Kind, Nz, Whole, Rows, First>(t, r, column, end, sums + r * kPanel, ahead + from);
+      });
+    };
+    const bool whole = end - column == kPanel;
+    whole ? tile.template operator()<true, true>(0) : tile.template operator()<false, true>(0);
+    for (int r = kMost; r < t.m; r += kMost)
+      whole ? tile.template operator()<true, false>(r) : tile.template operator()<false, false>(r);
+    sums += t.m * kPanel;
+    for (from += each; from >= bytes; ahead += pitch) from -= bytes;
   }
 }
 
