@@ -139,6 +139,7 @@ template <class V, class Kind, int Digits, int Rows>
   constexpr int kRows = Rows * Digits, kHalves = Block::kOverlaps && kRows <= 6 ? 2 : 1;
   constexpr int kKeys = Block::kKeys * kHalves, kSteps = Block::kRegisters;
   const int bytes = t.bytes, count = t.count, pitch = t.pitch;
+  const int lines = least(bytes / 64, Block::kKeys), share = lines > 0 ? (Block::kKeys + lines - 1) / lines : 0;
   Block next;
   if constexpr (Block::kOverlaps)
     unrolled<kSteps>([&]<int Step>() __attribute__((always_inline)) { next.template step<Step>(t.keys, 0, bytes); });
@@ -166,9 +167,9 @@ template <class V, class Kind, int Digits, int Rows>
           const std::byte* const* soon = at + kKeys < count ? t.keys + at + kKeys : row[0];
 #pragma GCC unroll 16
           for (int k = 0; k < Block::kKeys; ++k) prefetch(soon[k] + d);
-        } else if (d % 64 == 32 && d - 32 < t.ahead_bytes && at < count) {
-#pragma GCC unroll 16
-          for (int k = 0; k < Block::kKeys; ++k) prefetch_l2(t.ahead[at + k] + d - 32);
+        } else if (d % 64 == 32 && at < count) {
+          for (int k = d / 64 * share; k < least((d / 64 + 1) * share, Block::kKeys); ++k)
+            for (int b = 0; b < t.ahead_bytes; b += 64) prefetch_l2(t.ahead[at + k] + b);
         }
         const std::int32_t* q = t.query + GemvQuery::at(pitch, 0, d / 4 * (Kind::kWordPerStep ? Kind::kSteps : 1));
         unrolled<kSteps>([&]<int Step>() __attribute__((always_inline)) {

@@ -305,7 +305,8 @@ void index_scores_on_tiles(const IndexQueryI8& query, const std::int8_t* key, st
 }
 
 // ---- GEMV of pairs: keys where they lie are rows of a tile, and the words of the query are rows of another ----------
-// No rows ahead are asked for, neither here nor of values: the prefetchers of the hardware are faster (docs/notes/0015-amx.md).
+// What comes two blocks later is asked for row by row: memory and the prefetchers of the hardware like rows, and the other
+// order, line by line of many rows, is slower than nothing (docs/notes/0015-amx.md).
 
 struct TileKeys {
   const std::byte* const* keys;
@@ -313,7 +314,16 @@ struct TileKeys {
   const char* words;
   std::ptrdiff_t words_stride;
   const char* words_tail;  // [16][16] words that meet the last bytes of a key, less than 64; padded with zeros
+  const std::byte* const* ahead;  // as many rows that come later, of so many bytes
+  int ahead_bytes;
 };
+
+/// Bytes [begin, end) of some rows, one row after the other.
+DSAKIT_INLINE void ask_for_rows(const std::byte* const* row, int first, int last, std::ptrdiff_t begin,
+                                std::ptrdiff_t end) {
+  for (int r = first; r < least(last, kGemvKeys); ++r)
+    for (std::ptrdiff_t b = begin; b < end; b += 64) prefetch_l2(row[r] + b);
+}
 
 /// How far the keys of a block lie apart, or 0: not the same for all.
 DSAKIT_INLINE std::ptrdiff_t stride_of_keys(const std::byte* const* key) {
@@ -336,13 +346,15 @@ template <class V, class Tiles, int Blocks>
   std::ptrdiff_t stride[Blocks];
   for (int b = 0; b < Blocks; ++b) stride[b] = stride_of_keys(t.keys + kGemvKeys * b);
   unrolled<Blocks>([]<int C>() __attribute__((always_inline)) { Tiles::template zero<C>(); });
-  const char* words = t.words;
-  for (int at = 0; at < t.bytes; at += kTileBytes, words += kTileSide * t.words_stride) {
-    const int some = t.bytes - at;
-    if (some >= kTileBytes) Tiles::template load<kB>(words, t.words_stride);
-    else Tiles::template load<kB>(t.words_tail, kTileBytes);
-    unrolled<Blocks>([&]<int C>() __attribute__((always_inline)) {
-      const std::byte* const* key = t.keys + kGemvKeys * C;
+  unrolled<Blocks>([&]<int C>() __attribute__((always_inline)) {
+    const std::byte* const* key = t.keys + kGemvKeys * C;
+    const char* words = t.words;
+    for (int at = 0; at < t.bytes; at += kTileBytes, words += kTileSide * t.words_stride) {
+      const int some = t.bytes - at;
+      if (some >= kTileBytes) Tiles::template load<kB>(words, t.words_stride);
+      else Tiles::template load<kB>(t.words_tail, kTileBytes);
+      ask_for_rows(t.ahead + kGemvKeys * C, kGemvKeys * at / t.bytes, kGemvKeys * (at + kTileBytes) / t.bytes, 0,
+                   t.ahead_bytes);
       if (some >= kTileBytes && stride[C] != 0) {
         Tiles::template load<kA + C % 2>(key[0] + at, stride[C]);
       } else {
@@ -351,8 +363,8 @@ template <class V, class Tiles, int Blocks>
         Tiles::template load<kA + C % 2>(rows, kTileBytes);
       }
       Tiles::template dot_bf16<C, kA + C % 2, kB>();
-    });
-  }
+    }
+  });
   unrolled<Blocks>([&]<int C>() __attribute__((always_inline)) {
     Tiles::template store<C>(sums + C * (kTileSide * kTileSide), kTileBytes);
   });
@@ -375,8 +387,9 @@ DSAKIT_INLINE void store_transposed(const float* sums, int rows, float* y, std::
 
 template <class V, class Tiles>
 void gemv_dots_of_pairs_on_tiles(const std::int32_t* query, int rows, const std::byte* const* keys, int count, int dims,
-                                 float* y, std::ptrdiff_t pitch, const std::byte* const*, int) noexcept {
-  constexpr int kMost = 4;  // blocks of keys
+                                 float* y, std::ptrdiff_t pitch, const std::byte* const* ahead,
+                                 int ahead_columns) noexcept {
+  constexpr int kMost = 4, kKeys = kMost * kGemvKeys;  // blocks of keys
   const int bytes = 2 * dims, whole = bytes / kTileBytes * kTileSide, words = GemvQuery::words(dims, 2, 2);
   for (int first = 0, n; first < rows; first += n) {
     n = least(rows - first, kTileSide);
@@ -386,16 +399,19 @@ void gemv_dots_of_pairs_on_tiles(const std::int32_t* query, int rows, const std:
     alignas(64) std::int32_t words_tail[kTileSide * kTileSide] = {};
     for (int w = whole; w < words; ++w)
       for (int r = 0; r < n; ++r) words_tail[(w - whole) * kTileSide + r] = query[GemvQuery::at(rows, first + r, w)];
-    for (int j = 0; j < count; j += kMost * kGemvKeys)
+    for (int j = 0; j < count; j += kKeys) {
+      const bool behind = j + 2 * kKeys > count;  // there are no whole blocks of keys later
       with_constant<kMost>(least((count - j + kGemvKeys - 1) / kGemvKeys, kMost), [&]<int Blocks>() {
         alignas(64) float sums[Blocks * kTileSide * kTileSide] = {};
         sums_of_keys<V, Tiles, Blocks>(
             {keys + j, bytes, reinterpret_cast<const char*>(query + GemvQuery::at(rows, first, 0)),
-             4 * std::ptrdiff_t(rows), reinterpret_cast<const char*>(words_tail)},
+             4 * std::ptrdiff_t(rows), reinterpret_cast<const char*>(words_tail), behind ? ahead : keys + j + kKeys,
+             behind ? 2 * ahead_columns : bytes},
             sums);
         for (int b = 0; b < Blocks; ++b)
           store_transposed<V>(sums + b * (kTileSide * kTileSide), n, y + first * pitch + j + b * kGemvKeys, pitch);
       });
+    }
   }
   Tiles::release();
 }
@@ -463,7 +479,8 @@ DSAKIT_INLINE void order_columns(const Sum* sums, Sum* y) {
 template <class V, class Tiles>
 void gemv_sums_of_pairs_on_tiles(const bf16* weights, std::ptrdiff_t pitch, int rows, const std::byte* const* values,
                                  int count, std::ptrdiff_t column, int columns, float* sums,
-                                 const std::byte* const*) noexcept {
+                                 const std::byte* const* ahead) noexcept {
+  constexpr int kLater = 2 * kPairRows;  // rows
   alignas(64) char tail[kTileSide * kTileBytes], pairs[2][kTileSide * kGroupBytes];
   alignas(64) float tile[kTileSide * kPanel];
   for (int first = 0, n; first < rows; first += n, weights += n * pitch, sums += n * kPanel) {
@@ -472,6 +489,10 @@ void gemv_sums_of_pairs_on_tiles(const bf16* weights, std::ptrdiff_t pitch, int 
     const auto interleave = [&](int j) __attribute__((always_inline)) {
       if (j >= count) return;
       const int some = least(count - j, kPairRows);
+      if (first == 0 && column % (2 * kPanel) == 0)  // of two panels at once
+        for (int k = 0; k < some; k += kGemvKeys)
+          ask_for_rows(j + kLater + kPairRows <= count ? values + j + kLater + k : ahead + j % kLater + k, 0, some - k, 2 * column,
+                       2 * column + 4 * kPanel);
       const auto load = [&](int k, int byte) __attribute__((always_inline)) {
         const std::byte* from = values[j + k] + 2 * column + byte;
         return columns == kPanel ? V::load(from) : V::load_bytes(from, 2 * columns - byte);
