@@ -322,6 +322,29 @@ TEST_P(DenseAttention, EmptyMaskAndLateModesChangeNothing) {
   }
 }
 
+/// Tiles of many queries that share the panels of their keys, of two key heads and two sequences: one thread takes four at a
+/// time, and three threads (a twelfth of them at a time) one each.
+TEST_P(DenseAttention, SharedPanelsChangeNothing) {
+  for (const int causal : {0, 1, 2}) {
+    Shape s;
+    s.lengths = {{640, 900}, {300, 300}}, s.kv_heads = 2, s.width = 24, s.value = 70, s.causal = causal;
+    std::vector<Shape> shapes(7, s);
+    shapes[1].query = shapes[1].kv = shapes[1].out = DType::f16, shapes[1].rope = 5;
+    shapes[2].kv = DType::i8, shapes[2].key = shapes[2].val = Per::token, shapes[2].offsets = true;
+    shapes[3].kv = DType::i32, shapes[3].key = shapes[3].val = Per::channel, shapes[3].value = 64;
+    shapes[4].layout = Layout::nz, shapes[4].block = 128, shapes[4].width = shapes[4].value = 32;
+    shapes[5].mask = 20, shapes[5].block = 16, shapes[5].rope = 8;
+    shapes[6].query = shapes[6].out = DType::f32, shapes[6].kv = DType::i8, shapes[6].key = shapes[6].val = Per::head;
+    for (const Shape& shape : shapes) {
+      const Case c(shape);
+      const Result shared = run(c);
+      ASSERT_TRUE(same(shared, run(c, 3))) << describe(shape);
+      if (causal == 1 && GetParam() != supported_kernels()[0]) expect_accurate(c, shared, describe(shape));
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
 /// Maxima in the first, a middle and the last chunk, chunks far below it, and scores of ten thousand.
 TEST_P(DenseAttention, PeaksAndLargeScores) {
   for (const DType kv : {DType::bf16, DType::i8})
