@@ -54,14 +54,14 @@ struct IndexScores::State {
   indexer::Problem p;
   Tensor query{}, key{}, weights{};  // before quantisation
   struct Row {
-    Sequence sequence;
+    SequenceRows sequence;
     std::int64_t visible;
   };
   std::vector<Row> rows;
 
   /// Of `query` or `key`, whichever are there.
   double score_unquantised(std::int64_t row, std::int64_t j) const {
-    const Sequence& s = rows[std::size_t(row)].sequence;
+    const SequenceRows& s = rows[std::size_t(row)].sequence;
     const auto number = [](const Tensor& unquantised, const void* quantised, DType type, std::int64_t at) {
       if (unquantised) return number_at(unquantised, at);
       Tensor t;
@@ -84,7 +84,7 @@ struct IndexScores::State {
 
   template <class T>
   double score(std::int64_t row, std::int64_t j) const {
-    const Sequence& s = rows[std::size_t(row)].sequence;
+    const SequenceRows& s = rows[std::size_t(row)].sequence;
     double sum = 0;
     for (std::int64_t h = 0; h < p.heads; ++h) {
       const double relu = std::max(0.0, dot(p.head<T>(row, h), p.key<T>(s, j), p.dims));
@@ -102,7 +102,7 @@ IndexScores::IndexScores(const Arguments& a, const Tensor& query, const Tensor& 
   const indexer::Problem& p = state_->p;
   state_->rows.resize(std::size_t(p.sequences.total_rows));
   for (std::int64_t b = 0; b < p.sequences.count(); ++b) {
-    const Sequence s = p.sequences.at(b);
+    const SequenceRows s = p.sequences.at(b);
     for (std::int64_t i = 0; i < s.rows; ++i) state_->rows[std::size_t(s.first_row + i)] = {s, s.visible(i)};
   }
 }
@@ -114,7 +114,7 @@ std::int64_t IndexScores::visible(std::int64_t row) const { return state_->rows[
 
 std::int64_t IndexScores::page(std::int64_t row, std::int64_t key) const {
   const indexer::Problem& p = state_->p;
-  const Sequence& s = state_->rows[std::size_t(row)].sequence;
+  const SequenceRows& s = state_->rows[std::size_t(row)].sequence;
   if (!p.keys.table) return -1;
   return p.keys.table[s.index * p.keys.table_stride + (s.first_key + key) / p.keys.page_size * p.keys.table_step];
 }

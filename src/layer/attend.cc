@@ -17,9 +17,9 @@ double row_bytes(const LayerCache::State& cache) {
   return double(cache.latent.row_bytes() + cache.rope.row_bytes() + cache.latent_scale.row_bytes());
 }
 
-Tensor rows_of(const Part& part, const Tensor& t) { return slice(t, part.row, part.rows); }
+Tensor rows_of(const ChunkPart& part, const Tensor& t) { return slice(t, part.row, part.rows); }
 
-void attend_dense(const Chunk& m, const Part& part) {
+void attend_dense(const Chunk& m, const ChunkPart& part) {
   Timed timed(m.costs, "dense_attention", double(part.total) * row_bytes(m.cache));
   dense_attention({.query_nope = data_of<bf16>(rows_of(part, m.query_nope)),
                    .query_rope = data_of<bf16>(rows_of(part, m.query_rope)),
@@ -32,7 +32,7 @@ void attend_dense(const Chunk& m, const Part& part) {
 }
 
 /// `listed`: positions of all rows' selections, as in the next.
-void attend_sparse(const Chunk& m, const Part& part, double listed) {
+void attend_sparse(const Chunk& m, const ChunkPart& part, double listed) {
   Timed timed(m.costs, "sparse_flash_attention_quant", listed * row_bytes(m.cache));
   const std::int64_t n = m.config.num_attention_heads, k = m.selection.width, latent = m.config.kv_lora_rank;
   const std::int32_t keys = std::int32_t(part.total);
@@ -57,7 +57,7 @@ void attend_sparse(const Chunk& m, const Part& part, double listed) {
       {.attention_out = reshaped(rows_of(part, m.attended), {1, part.rows, n, latent})}, m.context);
 }
 
-void attend_packed(const Chunk& m, const Part& part, double listed) {
+void attend_packed(const Chunk& m, const ChunkPart& part, double listed) {
   Timed timed(m.costs, "kv_quant_sparse_flash_attention", listed * row_bytes(m.cache));
   const std::int64_t n = m.config.num_attention_heads, k = m.selection.width;
   std::int32_t* selection = m.selection.row(part.row);
@@ -90,7 +90,7 @@ void attend_packed(const Chunk& m, const Part& part, double listed) {
 }  // namespace
 
 /// Rows that see at most K positions take them all, in order; the others are scored.
-void select(const Chunk& m, const Part& part) {
+void select(const Chunk& m, const ChunkPart& part) {
   const std::int64_t k = m.selection.width, all = std::clamp<std::int64_t>(k - part.first, 0, part.rows);
   const std::int64_t scored = part.rows - all, at = part.row + all;
   LayerCache::State& cache = *part.cache;
@@ -141,7 +141,7 @@ void select(const Chunk& m, const Part& part) {
   }
 }
 
-void attend(const Chunk& m, const Part& part) {
+void attend(const Chunk& m, const ChunkPart& part) {
   const double rows = double(part.rows), visible = rows * double(part.first) + 0.5 * rows * (rows + 1);
   double listed = visible;
   if (m.sparse()) {

@@ -101,9 +101,9 @@ namespace {
 /// Holds the pages of all parts where they are while it lives. In one order everywhere: nobody waits in a circle.
 class PagesInUse {
  public:
-  explicit PagesInUse(std::span<const Part> parts) {
+  explicit PagesInUse(std::span<const ChunkPart> parts) {
     std::set<PagePool*> pools;
-    for (const Part& part : parts) pools.insert(part.cache->pool.get());
+    for (const ChunkPart& part : parts) pools.insert(part.cache->pool.get());
     for (PagePool* pool : pools) locks_.emplace_back(pool->mutex);
   }
 
@@ -114,7 +114,7 @@ class PagesInUse {
 }  // namespace
 
 void forward_chunk(const AttentionLayer::State& layer, const Tensor& hidden, const Tensor& out,
-                   std::span<const Part> parts, Lists selection, const Rotation& rotation,
+                   std::span<const ChunkPart> parts, Lists selection, const Rotation& rotation,
                    ScratchMemory& scratch, Context& context, Costs* costs) {
   Chunk chunk{.layer = layer,
               .parts = parts,
@@ -125,7 +125,7 @@ void forward_chunk(const AttentionLayer::State& layer, const Tensor& hidden, con
               .selection = selection};
   chunk.take_arrays(scratch.require(chunk.take_arrays(nullptr)));
   std::iota(data_of<std::int64_t>(chunk.slots), data_of<std::int64_t>(chunk.slots) + chunk.rows, 0);
-  for (const Part& part : parts) {
+  for (const ChunkPart& part : parts) {
     part.cache->reserve(part.total);
     const std::int64_t at = part.row * layer.config.qk_rope_head_dim;
     if (!rotation.cos)
@@ -135,7 +135,7 @@ void forward_chunk(const AttentionLayer::State& layer, const Tensor& hidden, con
   run_prolog(chunk);
   {
     const PagesInUse pages(parts);
-    for (const Part& part : parts) {
+    for (const ChunkPart& part : parts) {
       part.cache->write(chunk.kept, part.row, part.rows, part.first);
       if (chunk.scores()) select(chunk, part);
       attend(chunk, part);
@@ -143,7 +143,7 @@ void forward_chunk(const AttentionLayer::State& layer, const Tensor& hidden, con
   }
   project_heads(chunk);
   project_out(chunk, data_of<const bf16>(chunk.values), layer.config.num_attention_heads * layer.config.v_head_dim, out);
-  for (const Part& part : parts) part.cache->length = part.total;
+  for (const ChunkPart& part : parts) part.cache->length = part.total;
 }
 
 }  // namespace dsakit

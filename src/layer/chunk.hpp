@@ -32,7 +32,7 @@ T* data_of(const Tensor& t) {
 /// absent.
 struct Chunk {
   const AttentionLayer::State& layer;
-  std::span<const Part> parts;
+  std::span<const ChunkPart> parts;
   Context& context;
   Costs* costs;
   Tensor hidden, out;       // [rows, He]
@@ -68,8 +68,8 @@ struct Chunk {
 void run_prolog(const Chunk&);
 // Every part by itself, once its rows are in its cache.
 /// The positions that each row attends to.
-void select(const Chunk&, const Part&);
-void attend(const Chunk&, const Part&);
+void select(const Chunk&, const ChunkPart&);
+void attend(const Chunk&, const ChunkPart&);
 /// Each head's latent through its W_UV, rounded to bf16: `values`.
 void project_heads(const Chunk&);
 /// Values [rows, width] through the output projection, to `out`, whose first columns are those of w_o.

@@ -120,8 +120,8 @@ void check_forward(const AttentionLayer::State& layer, const Tensor& hidden, con
 }
 
 /// The sequences of rows first .. first+count-1.
-std::vector<Part> parts_of(std::span<const NewTokens> sequences, std::int64_t first, std::int64_t count) {
-  std::vector<Part> parts;
+std::vector<ChunkPart> parts_of(std::span<const NewTokens> sequences, std::int64_t first, std::int64_t count) {
+  std::vector<ChunkPart> parts;
   std::int64_t begin = -first;  // of a sequence, from the chunk's first row
   for (const NewTokens& s : sequences) {
     const std::int64_t from = std::max<std::int64_t>(begin, 0), to = std::min(begin + s.count, count);
@@ -161,7 +161,7 @@ void AttentionLayer::forward(const Tensor& hidden, const Tensor& out, std::span<
   try {
     for (std::int64_t first = 0; first < rows; first += step) {
       const std::int64_t count = std::min(step, rows - first);
-      const std::vector<Part> parts = parts_of(sequences, first, count);
+      const std::vector<ChunkPart> parts = parts_of(sequences, first, count);
       for (std::int64_t i = 0; i < count && selection && !state_->indexer; ++i)
         std::copy_n(given(first + i), topk, own.data() + i * topk);
       const Rotation turned = rotation.cos ? Rotation{slice(rotation.cos, first, count),
@@ -169,7 +169,7 @@ void AttentionLayer::forward(const Tensor& hidden, const Tensor& out, std::span<
                                            : Rotation{};
       forward_chunk(*state_, slice(hidden, first, count), slice(out, first, count), parts, {own.data(), topk}, turned,
                     cache.scratch, context, costs);
-      for (const Part& part : parts)
+      for (const ChunkPart& part : parts)
         for (std::int64_t i = 0; i < part.rows && selection && state_->indexer; ++i)
           std::copy_n(own.data() + (part.row + i) * topk, std::min(topk, part.first + i + 1),
                       given(first + part.row + i));

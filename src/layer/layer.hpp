@@ -36,7 +36,7 @@ AttentionLayer make_layer(const io::ModelConfig& config, int layer, std::unique_
 std::int64_t chunk_tokens(const io::ModelConfig& config);
 
 /// Rows of a chunk that are the next tokens of one sequence.
-struct Part {
+struct ChunkPart {
   LayerCache::State* cache;
   std::int64_t row, rows;
 
@@ -62,7 +62,7 @@ std::int64_t list_width(const io::ModelConfig&, std::int64_t positions);
 /// another cache of one mode; rotation as in forward. Everything was checked and the mode's weights were prepared; lengths
 /// move on at the very end.
 void forward_chunk(const AttentionLayer::State& layer, const Tensor& hidden, const Tensor& out,
-                   std::span<const Part> parts, Lists selection, const Rotation& rotation,
+                   std::span<const ChunkPart> parts, Lists selection, const Rotation& rotation,
                    ScratchMemory& scratch, Context& context, Costs* costs);
 
 /// What layer `layer` is given: the residual [tokens, hidden_size] and, in models with an indexer, the selection

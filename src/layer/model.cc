@@ -239,7 +239,7 @@ void attend(const Tokens& t, const Model::State::Layer& layer, int number, std::
             std::int64_t first, std::int64_t rows) {
   Session::State& one = *sessions[0];
   const std::int64_t width = t.config.hidden_size, each = rows / std::int64_t(sessions.size());
-  std::vector<Part> parts;
+  std::vector<ChunkPart> parts;
   for (Session::State* session : sessions)
     parts.push_back({&session->caches[number].state(), std::int64_t(parts.size()) * each, each});
   const Lists selection = is_sparse(one.mode) ? t.selection.from(first) : Lists{};

@@ -99,7 +99,7 @@ void attend(const SharedChunk& s) {
   if (s.parallel.kv->size() == 1) {
     if (m.config.num_attention_heads > 0)
       s.parallel.talk.work([&] {
-        for (const Part& part : s.parts(s.cache.latents)) attend(m, part);
+        for (const ChunkPart& part : s.parts(s.cache.latents)) attend(m, part);
       });
     return;
   }

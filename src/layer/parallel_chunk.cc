@@ -46,8 +46,8 @@ void SharedChunk::take_arrays(Carver& carver) {
   own_out = carver.take<float>(n * share.columns(c.hidden_size).size());
 }
 
-std::vector<Part> SharedChunk::parts(LayerCache::State& latents) const {
-  std::vector<Part> parts;
+std::vector<ChunkPart> SharedChunk::parts(LayerCache::State& latents) const {
+  std::vector<ChunkPart> parts;
   std::int64_t row = 0;
   for (int i = 0; i < 2; ++i) {
     const Slice block = rows.block(parallel.q, i);
@@ -162,7 +162,7 @@ std::size_t take_all_arrays(Chunk& chunk, SharedChunk& s, std::byte* memory) {
 
 std::size_t parallel_layer_bytes(Peers& p, const AttentionLayer::State& layer, const ChunkRows& rows,
                                  const ShardedCache& cache, bool selects, Context& context) {
-  const Part kind{.cache = &cache.latents, .row = 0, .rows = rows.count(p.q), .first = rows.first};
+  const ChunkPart kind{.cache = &cache.latents, .row = 0, .rows = rows.count(p.q), .first = rows.first};
   const Tensor hidden = shaped(DType::bf16, {kind.rows, layer.config.hidden_size});
   std::int32_t selection = 0;
   Chunk chunk{.layer = layer,
@@ -179,7 +179,7 @@ std::size_t parallel_layer_bytes(Peers& p, const AttentionLayer::State& layer, c
 void forward_parallel(Peers& p, const AttentionLayer::State& layer, const Tensor& hidden, const Tensor& out,
                       const ChunkRows& rows, const ShardedCache& cache, Lists selection,
                       ScratchMemory& scratch, Context& context, Costs* costs) {
-  const Part kind{.cache = &cache.latents, .row = 0, .rows = hidden.shape[0], .first = rows.first};
+  const ChunkPart kind{.cache = &cache.latents, .row = 0, .rows = hidden.shape[0], .first = rows.first};
   Chunk chunk{.layer = layer,
               .parts = {&kind, 1},
               .context = context,
@@ -190,8 +190,8 @@ void forward_parallel(Peers& p, const AttentionLayer::State& layer, const Tensor
   SharedChunk s{p, chunk, rows, cache};
   take_all_arrays(chunk, s, scratch.require(take_all_arrays(chunk, s, nullptr)));
   std::iota(data_of<std::int64_t>(chunk.slots), data_of<std::int64_t>(chunk.slots) + chunk.rows, 0);
-  const std::vector<Part> parts = s.parts(cache.latents);
-  for (const Part& part : parts) {
+  const std::vector<ChunkPart> parts = s.parts(cache.latents);
+  for (const ChunkPart& part : parts) {
     const std::int64_t at = part.row * layer.config.qk_rope_head_dim;
     layer.rope->copy(part.first, part.rows, data_of<bf16>(chunk.cos) + at, data_of<bf16>(chunk.sin) + at);
   }
@@ -207,7 +207,7 @@ void forward_parallel(Peers& p, const AttentionLayer::State& layer, const Tensor
   const std::int64_t early = s.rows.split() ? chunk.rows / 2 : 0;
   queries_under(kept, {0, early});
   kept.finish();
-  Selection selection_of_rows(s);
+  SelectionUnderway selection_of_rows(s);
   queries_under(selection_of_rows, {early, chunk.rows});
   selection_of_rows.finish();
   attend(s);

@@ -32,7 +32,7 @@ struct SharedChunk {
   std::int64_t position(std::int64_t i) const { return rows.position(parallel.q, i); }
   std::int64_t end() const { return rows.first + rows.rows; }
   /// The two blocks of rows, as parts of a sequence that this rank has all of.
-  std::vector<Part> parts(LayerCache::State&) const;
+  std::vector<ChunkPart> parts(LayerCache::State&) const;
 };
 
 // ---- its way, in this order. Queries of some rows are made while new rows of the cache travel, those of the others while
@@ -61,9 +61,9 @@ void gather_index_queries(const SharedChunk&);
 void make_queries(const SharedChunk&, Slice rows);
 
 /// The selection on its way, of rows that see more positions than they select.
-class Selection {
+class SelectionUnderway {
  public:
-  explicit Selection(const SharedChunk&);
+  explicit SelectionUnderway(const SharedChunk&);
   void poll() noexcept {
     if (merged_) merged_->poll();
   }

@@ -30,7 +30,7 @@ void score(const Scored& all, std::uint64_t* candidates) {
   const Chunk& m = all.s.chunk;
   LayerCache::State& cache = all.s.cache.index_keys;
   std::vector<std::int32_t> queries, keys, lists(std::size_t(all.count * all.k));
-  for (const Part& part : all.s.parts(cache)) {
+  for (const ChunkPart& part : all.s.parts(cache)) {
     if (part.row + part.rows <= all.first) continue;
     queries.push_back(std::int32_t(part.row + part.rows - all.first));
     keys.push_back(std::int32_t(part.first + part.rows));
@@ -82,7 +82,7 @@ void score(const Scored& all, std::uint64_t* candidates) {
 
 }  // namespace
 
-Selection::Selection(const SharedChunk& s) : s_(s) {
+SelectionUnderway::SelectionUnderway(const SharedChunk& s) : s_(s) {
   Peers& p = s.parallel;
   const Chunk& m = s.chunk;
   if (!m.scores()) return;
@@ -102,7 +102,7 @@ Selection::Selection(const SharedChunk& s) : s_(s) {
   merged_.emplace(p.talk, p.index_group(), p.options.merge, SharedRows{all.k, all.owner, visible_}, candidates_.data());
 }
 
-void Selection::finish() {
+void SelectionUnderway::finish() {
   if (!merged_) return;
   const Chunk& m = s_.chunk;
   const std::int64_t k = m.selection.width;

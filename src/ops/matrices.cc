@@ -45,7 +45,7 @@ template <class T>
 struct PartRows {
   const T* row[kSumBlock];
 
-  PartRows(const Matrices& w, std::int64_t b, const Part& p) {
+  PartRows(const Matrices& w, std::int64_t b, const PanelRange& p) {
     const T* first = reinterpret_cast<const T*>(w.matrix(b)) + w.at(p.row, p.panel * kPanel);
     for (std::int64_t i = 0; i < p.rows; ++i) row[i] = first + i * w.pitch;
   }
@@ -65,13 +65,13 @@ struct PanelColumns {
   }
 };
 
-std::int64_t columns_of(const Matrices& w, const Part& p) {
+std::int64_t columns_of(const Matrices& w, const PanelRange& p) {
   return std::min(p.panels * kPanel, w.n - p.panel * kPanel);
 }
 
 /// Rows of T, each kept in runs of 32 bytes, to panels of float.
 template <class T>
-void widen_nz(const Kernels& kernels, const Matrices& w, std::int64_t b, const Part& p, float* out) {
+void widen_nz(const Kernels& kernels, const Matrices& w, std::int64_t b, const PanelRange& p, float* out) {
   const T* matrix = reinterpret_cast<const T*>(w.matrix(b));
   const std::int64_t first = p.panel * kPanel, n = columns_of(w, p), run = 32 / std::int64_t(sizeof(T));
   std::fill_n(out, p.panels * Panel<float>::elements(w.k), 0.0f);
@@ -85,7 +85,7 @@ void widen_nz(const Kernels& kernels, const Matrices& w, std::int64_t b, const P
 
 /// `sums`: of the columns of all panels, for codes.
 template <class T, class To, class... Sums>
-void pack(const Kernels& kernels, const Matrices& w, std::int64_t b, const Part& p, To* out, Sums... sums) {
+void pack(const Kernels& kernels, const Matrices& w, std::int64_t b, const PanelRange& p, To* out, Sums... sums) {
   if (!w.transposed) {
     const PartRows<T> rows(w, b, p);
     return kernels.interleave(rows.row, int(p.rows), int(columns_of(w, p)), out, sums...);
@@ -99,20 +99,20 @@ void pack(const Kernels& kernels, const Matrices& w, std::int64_t b, const Part&
 
 }  // namespace
 
-void pack_panels(const Kernels& kernels, const Matrices& w, std::int64_t b, const Part& p, std::int8_t* out,
+void pack_panels(const Kernels& kernels, const Matrices& w, std::int64_t b, const PanelRange& p, std::int8_t* out,
                  std::int32_t* column_sums) {
   if (w.format != Format::NZ) return pack<std::int8_t>(kernels, w, b, p, out, column_sums);
   for (std::int64_t i = 0; i < p.panels; ++i)
     pack_panel_i8(w.source(b), p.panel + i, out + Panels<std::int8_t>::panel(w.k, i), column_sums + i * kPanel);
 }
 
-void pack_panels(const Kernels& kernels, const Matrices& w, std::int64_t b, const Part& p, bf16* out) {
+void pack_panels(const Kernels& kernels, const Matrices& w, std::int64_t b, const PanelRange& p, bf16* out) {
   if (w.format != Format::NZ) return pack<bf16>(kernels, w, b, p, out);
   for (std::int64_t i = 0; i < p.panels; ++i)
     pack_panel_bf16(w.source(b), p.panel + i, out + Panels<bf16>::panel(w.k, i));
 }
 
-void pack_panels(const Kernels& kernels, const Matrices& w, std::int64_t b, const Part& p, float* out) {
+void pack_panels(const Kernels& kernels, const Matrices& w, std::int64_t b, const PanelRange& p, float* out) {
   const bool nz = w.format == Format::NZ;
   if (w.dtype == DType::f16) (nz ? widen_nz<f16> : pack<f16, float>)(kernels, w, b, p, out);
   else (nz ? widen_nz<float> : pack<float, float>)(kernels, w, b, p, out);

@@ -52,15 +52,15 @@ inline void refuse_scaled(const Check& check, const Tensor& t, const char* name)
 Matrices matrices_of(const Tensor& t);
 
 /// A part of a matrix that is packed at once: neighbouring panels of up to kSumBlock rows; FRACTAL_NZ: of all rows.
-struct Part {
+struct PanelRange {
   std::int64_t panel, panels, row, rows;
 };
 /// The panels of a part of matrix b, one behind the other, unless the stack is packed: int8 with the sums of their
 /// columns; bfloat16; float16 or float32 as float32.
-void pack_panels(const Kernels&, const Matrices&, std::int64_t b, const Part&, std::int8_t* out,
+void pack_panels(const Kernels&, const Matrices&, std::int64_t b, const PanelRange&, std::int8_t* out,
                  std::int32_t* column_sums);
-void pack_panels(const Kernels&, const Matrices&, std::int64_t b, const Part&, bf16* out);
-void pack_panels(const Kernels&, const Matrices&, std::int64_t b, const Part&, float* out);
+void pack_panels(const Kernels&, const Matrices&, std::int64_t b, const PanelRange&, bf16* out);
+void pack_panels(const Kernels&, const Matrices&, std::int64_t b, const PanelRange&, float* out);
 /// Makes the leading axes of `t` those of `shape` (rank `rank`): missing ones and those of length 1 repeat.
 Tensor broadcast_to(const Tensor& t, int rank, const std::int64_t* shape);
 

@@ -26,7 +26,7 @@ struct Lengths {
 
 /// A sequence: its query rows `first_row` .. `first_row + rows - 1`, of which those behind the first `queries` are
 /// padding, and its keys, which begin `first_key` rows into PagedRows. Where several ranks have keys, they are this rank's.
-struct Sequence {
+struct SequenceRows {
   std::int64_t index = 0, first_row = 0, rows = 0, queries = 0, first_key = 0, keys = 0;
   bool causal = false;
   std::int64_t length = keys;  // of the sequence: keys of all ranks
@@ -50,7 +50,7 @@ struct Sequences {
 
   /// Without query rows there is no work, whatever B says.
   std::int64_t count() const { return total_rows > 0 ? batch + query.totals : 0; }
-  Sequence at(std::int64_t b) const {
+  SequenceRows at(std::int64_t b) const {
     if (b == batch) {
       const std::int64_t first = query.first(b);
       return {b, first, total_rows - first, 0, 0, 0, causal};

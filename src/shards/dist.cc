@@ -86,7 +86,7 @@ constexpr const char* kName<SparseFlashAttentionQuantArgs> = "sparse_flash_atten
 std::vector<std::int64_t> seen_by(const Sequences& sequences) {
   std::vector<std::int64_t> seen(std::size_t(sequences.total_rows));
   for (std::int64_t b = 0; b < sequences.count(); ++b) {
-    const Sequence s = sequences.at(b);
+    const SequenceRows s = sequences.at(b);
     for (std::int64_t i = 0; i < s.rows; ++i) seen[std::size_t(s.first_row + i)] = s.seen(i);
   }
   return seen;

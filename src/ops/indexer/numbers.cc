@@ -40,7 +40,7 @@ void query_row(const Check& c, const Arguments& a, const Problem& p, std::int64_
   }
 }
 
-void keys(const Check& c, const Arguments& a, const Problem& p, const Sequence& s) {
+void keys(const Check& c, const Arguments& a, const Problem& p, const SequenceRows& s) {
   for (std::int64_t j = 0; j < s.keys; ++j) {
     const std::int64_t at = s.first_key + j, size = p.keys.page_size;
     std::int64_t row = p.keys.page_stride == 0 && !p.keys.table ? at : s.index * size + at;
@@ -70,7 +70,7 @@ void warn(const char* op, const Problem& p, Context& context) {
 
 void check_numbers(const Check& c, const Arguments& a, const Problem& p) {
   for (std::int64_t b = 0; b < p.sequences.count(); ++b) {
-    const Sequence s = p.sequences.at(b);
+    const SequenceRows s = p.sequences.at(b);
     for (std::int64_t i = 0; i < s.queries; ++i) query_row(c, a, p, s.first_row + i);
     keys(c, a, p, s);
   }

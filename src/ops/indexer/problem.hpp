@@ -44,10 +44,10 @@ struct Problem {
     return query.row<const T>(row) + h * head_stride;
   }
   template <class T>
-  const T* key(const Sequence& s, std::int64_t j) const {
+  const T* key(const SequenceRows& s, std::int64_t j) const {
     return static_cast<const T*>(keys.data) + keys.offset(s.index, s.first_key + j);
   }
-  float key_scale_at(const Sequence& s, std::int64_t j) const {
+  float key_scale_at(const SequenceRows& s, std::int64_t j) const {
     return float_at(key_scale, key_scales.offset(s.index, s.first_key + j));
   }
 };

@@ -14,7 +14,7 @@ namespace dsakit::indexer {
 template <class F>
 void for_each_row(const Problem& p, F f) {
   for (std::int64_t b = 0; b < p.sequences.count(); ++b) {
-    const Sequence s = p.sequences.at(b);
+    const SequenceRows s = p.sequences.at(b);
     for (std::int64_t i = 0; i < s.rows; ++i) f(s, s.first_row + i, s.visible(i));
   }
 }

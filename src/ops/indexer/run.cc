@@ -21,7 +21,7 @@ Plan plan(const Problem& p, int threads, std::int64_t block) {
   c.threads = threads;
   std::int64_t longest = 0, most_rows = 0;
   for (std::int64_t b = 0; b < p.sequences.count(); ++b) {
-    const Sequence s = p.sequences.at(b);
+    const SequenceRows s = p.sequences.at(b);
     if (s.queries > 0) longest = std::max(longest, s.keys);
     most_rows = std::max(most_rows, s.queries);
   }
@@ -34,7 +34,7 @@ Plan plan(const Problem& p, int threads, std::int64_t block) {
   // Enough pieces for all threads, if their lists fit.
   std::int64_t keys = 0;
   for (std::int64_t b = 0; b < p.sequences.count(); ++b) {
-    const Sequence s = p.sequences.at(b);
+    const SequenceRows s = p.sequences.at(b);
     c.groups += c.groups_of(s);
     keys += c.groups_of(s) * (s.queries > 0 ? s.keys : 0);
   }
@@ -44,7 +44,7 @@ Plan plan(const Problem& p, int threads, std::int64_t block) {
     if (piece < longest && (c.groups + keys / piece) * c.group <= affordable) c.piece = piece, c.joined = true;
   }
   for (std::int64_t b = 0; b < p.sequences.count(); ++b) {
-    const Sequence s = p.sequences.at(b);
+    const SequenceRows s = p.sequences.at(b);
     c.pieces += c.groups_of(s) * c.pieces_of(s);
   }
   c.workers = c.joined ? threads : std::clamp<std::int64_t>(affordable / c.group, 1, threads);

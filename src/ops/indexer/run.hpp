@@ -31,10 +31,10 @@ struct Plan {
   bool joined = false;  // groups have several pieces: each piece has its own lists. Otherwise each worker has
   std::int64_t workers = 1;
 
-  std::int64_t pieces_of(const Sequence& s) const {
+  std::int64_t pieces_of(const SequenceRows& s) const {
     return s.queries > 0 ? std::max<std::int64_t>((s.keys + piece - 1) / piece, 1) : 1;
   }
-  std::int64_t groups_of(const Sequence& s) const { return (s.rows + group - 1) / group; }
+  std::int64_t groups_of(const SequenceRows& s) const { return (s.rows + group - 1) / group; }
 };
 
 Plan plan(const Problem&, int threads, std::int64_t block);
@@ -54,7 +54,7 @@ struct Memory {
 
 /// One piece: rows i..i+n-1 of a sequence against keys first..last-1, with the first of its lists.
 struct Piece {
-  Sequence sequence;
+  SequenceRows sequence;
   std::int64_t i, n, first, last, number, of;  // piece `number` of the group's `of`
   std::int64_t list;                           // of row i; row i + r is at list + r * of
 };
@@ -121,7 +121,7 @@ class Selection {
   static Work scoring_of(const Problem& p) {
     double dots = 0;
     for (std::int64_t b = 0; b < p.sequences.count(); ++b) {
-      const Sequence s = p.sequences.at(b);
+      const SequenceRows s = p.sequences.at(b);
       dots += double(s.queries * s.keys * p.heads);
     }
     const double products = dots * double(p.dims);
@@ -137,7 +137,7 @@ class Selection {
   void number_pieces() const {
     std::int64_t pieces = 0;
     for (std::int64_t b = 0; b < p_.sequences.count(); ++b) {
-      const Sequence s = p_.sequences.at(b);
+      const SequenceRows s = p_.sequences.at(b);
       m_.first_piece[b] = pieces;
       pieces += cut_.groups_of(s) * cut_.pieces_of(s);
     }

@@ -19,7 +19,7 @@ float dot(const T* a, const T* b, std::int64_t n) {
 
 template <class T>
 void select(const indexer::Problem& p) {
-  indexer::for_each_row(p, [&](const Sequence& s, std::int64_t row, std::int64_t visible) {
+  indexer::for_each_row(p, [&](const SequenceRows& s, std::int64_t row, std::int64_t visible) {
     std::vector<float> score(static_cast<std::size_t>(visible));
     for (std::int64_t j = 0; j < visible; ++j)
       score[std::size_t(j)] = indexer::head_sum(p.heads, [&](std::int64_t h) {

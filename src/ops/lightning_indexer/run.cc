@@ -47,7 +47,7 @@ class Scorer {
     }
   }
 
-  void take_keys(const Sequence& s, std::int64_t first, std::int64_t count) {
+  void take_keys(const SequenceRows& s, std::int64_t first, std::int64_t count) {
     const std::int64_t dims = p_.dims, stride = p_.keys.row_stride;
     p_.keys.each_run(s.index, s.first_key + first, count, [&](std::int64_t j, std::int64_t n, std::int64_t offset) {
       if (stride == dims) return widen(offset, p_.keys.data, n * dims, keys_ + j * dims);
@@ -117,7 +117,7 @@ class FastScorer {
     }
   }
 
-  void take_keys(const Sequence& s, std::int64_t first, std::int64_t) {
+  void take_keys(const SequenceRows& s, std::int64_t first, std::int64_t) {
     sequence_ = s.index, first_ = s.first_key + first;
   }
 

@@ -19,7 +19,7 @@ void quant_lightning_indexer(const QuantLightningIndexerArgs& args, const QuantL
   const auto p = quant_lightning_indexer_op::check(args, given, false, false);
   const bool device = args.numerics == "device";
 
-  indexer::for_each_row(p, [&](const Sequence& s, std::int64_t row, std::int64_t visible) {
+  indexer::for_each_row(p, [&](const SequenceRows& s, std::int64_t row, std::int64_t visible) {
     std::vector<float> score(static_cast<std::size_t>(visible)), relu(static_cast<std::size_t>(p.heads));
     for (std::int64_t j = 0; j < visible; ++j) {
       const auto* key = p.key<std::int8_t>(s, j);

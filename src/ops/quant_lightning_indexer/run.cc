@@ -25,7 +25,7 @@ struct KeyScales {
   KeyScales(const Problem& p, const Kernels& kernels, const Plan& plan, Carver& carver)
       : p(p), kernels(kernels), scales(carver.take<float>(plan.block)) {}
 
-  void take(const Sequence& s, std::int64_t from, std::int64_t count) {
+  void take(const SequenceRows& s, std::int64_t from, std::int64_t count) {
     sequence = s.index, first = s.first_key + from;
     const bool dense = p.key_scales.row_stride == 1 && p.key_scale.dtype == DType::f16;
     p.key_scales.each_run(sequence, first, count, [&](std::int64_t j, std::int64_t n, std::int64_t at) {
@@ -68,7 +68,7 @@ class Scorer {
     }
   }
 
-  void take_keys(const Sequence& s, std::int64_t first, std::int64_t count) { keys_.take(s, first, count); }
+  void take_keys(const SequenceRows& s, std::int64_t first, std::int64_t count) { keys_.take(s, first, count); }
 
   void score(std::int64_t r, std::int64_t count, float* scores) {
     const Problem& p = keys_.p;
@@ -119,7 +119,7 @@ class DeviceScorer {
     }
   }
 
-  void take_keys(const Sequence& s, std::int64_t first, std::int64_t count) {
+  void take_keys(const SequenceRows& s, std::int64_t first, std::int64_t count) {
     keys_.take(s, first, count);
     const Problem& p = keys_.p;
     p.keys.each_run(keys_.sequence, keys_.first, count, [&](std::int64_t j, std::int64_t n, std::int64_t at) {

@@ -230,14 +230,14 @@ struct Door : BatchDoor {
     c.readable(a.sparse_indices, "sparse_indices");
     const PageOf page_of(s2 / p.block);
     for (std::int64_t b = 0; b < p.sequences.count(); ++b) {
-      const Sequence s = p.sequences.at(b);
+      const SequenceRows s = p.sequences.at(b);
       for (std::int64_t i = 0; i < s.queries; ++i)
         if (s.visible(i) > 0) list(s, i, page_of);
     }
   }
 
   /// Every entry up to the first -1, and the pages of those that are attended. Nothing else is read.
-  void list(const Sequence& s, std::int64_t i, PageOf page_of) const {
+  void list(const SequenceRows& s, std::int64_t i, PageOf page_of) const {
     const std::uint32_t visible = p.visible_blocks(s, i),
                         known = std::uint32_t(std::min<std::int64_t>(pages, INT64_C(1) << 31));
     const Ownership blocks{shard.ranks, shard.rank, std::max<std::int64_t>(shard.interleave / p.block, 1)};
@@ -266,7 +266,7 @@ struct Door : BatchDoor {
   }
 
   /// An entry that is not visible must be one of the sequence, unless those past it are ignored.
-  void hidden(const Sequence& s, std::int64_t i, std::int64_t e, std::int64_t got) const {
+  void hidden(const SequenceRows& s, std::int64_t i, std::int64_t e, std::int64_t got) const {
     const std::int64_t blocks = (s.keys + p.block - 1) / p.block;
     if (got >= 0 && (got < blocks || a.index_check == "mask")) return;
     std::string why = "key length of sequence " + to_string(s.index);
@@ -275,7 +275,7 @@ struct Door : BatchDoor {
            got < 0 ? "-1 or 0.." + to_string(blocks - 1) : "below " + to_string(blocks), why);
   }
 
-  std::string place(const Sequence& s, std::int64_t i, std::int64_t e) const {
+  std::string place(const SequenceRows& s, std::int64_t i, std::int64_t e) const {
     return folded ? subscript({s.first_row + i, 0, e}) : subscript({s.index, i, 0, e});
   }
 

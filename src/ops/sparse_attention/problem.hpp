@@ -20,14 +20,14 @@ struct Problem {
   std::int64_t block = 1;    // tokens of an entry
 
   /// A block longer than the sequence is as long as the sequence.
-  std::int64_t block_of(const Sequence& s) const { return std::min(block, std::max<std::int64_t>(s.keys, 1)); }
+  std::int64_t block_of(const SequenceRows& s) const { return std::min(block, std::max<std::int64_t>(s.keys, 1)); }
   /// Entries below this begin where row i sees; compared without sign, no negative entry is.
-  std::uint32_t visible_blocks(const Sequence& s, std::int64_t i) const {
+  std::uint32_t visible_blocks(const SequenceRows& s, std::int64_t i) const {
     return std::uint32_t((s.visible(i) + block - 1) / block);
   }
 
   /// What row i of a sequence attends to; reads its list if it sees any key.
-  attention::sparse::Token token(const Sequence& s, std::int64_t i) const {
+  attention::sparse::Token token(const SequenceRows& s, std::int64_t i) const {
     attention::sparse::Token t{.first = s.first_key, .block = block_of(s), .visible = s.visible(i)};
     if (i < s.queries) t.sequence = s.index;
     if (t.visible == 0) return t;
@@ -44,7 +44,7 @@ struct Problem {
   template <class F>
   void each_token(F f) const {
     for (std::int64_t b = 0; b < sequences.count(); ++b) {
-      const Sequence s = sequences.at(b);
+      const SequenceRows s = sequences.at(b);
       for (std::int64_t i = 0; i < s.rows; ++i) f(s.first_row + i, token(s, i));
     }
   }
