@@ -92,6 +92,7 @@ void fill(Kernels& k, int gemv_rows) {
   fill_codes<V, DotOfCodes>(k);
   fill_pairs<V, DotOfPairs>(k);
   k.gemv_rows = gemv_rows;
+  k.keep_shapes = [](bool) noexcept {};
 }
 
 }  // namespace

@@ -263,6 +263,10 @@ struct Kernels {
   Overloads<Arrange<bf16, bf16>, Arrange<std::int8_t, bf16>, Arrange<f16, float>, Arrange<float, float>, ArrangeCodes>
       interleave;
 
+  /// Until it is called with false, products of this thread leave shaped tiles to the next, which takes a twentieth of the time
+  /// of a small product; nobody else may want tiles meanwhile. On rungs without tiles nothing.
+  void (*keep_shapes)(bool) noexcept;
+
   // ---- few rows (GEMV) with keys and values where they lie -------------------------------------------------------------
   // Every pointer up to count rounded up to kGemvKeys is valid. Meanwhile the first `ahead_columns` of each row of
   // `ahead`, as many as keys, are asked for.
@@ -304,6 +308,17 @@ struct Kernels {
   /// Does `rounds` rounds of independent multiply-adds in registers, the way this rung's products do them (bf16 without
   /// a dot of its own: fp32), and returns how many operations that were (two each).
   double (*peak[3])(int rounds) noexcept;  // by Dot
+};
+
+/// Shapes of tiles are kept while it is there.
+class ShapesKept {
+ public:
+  explicit ShapesKept(const Kernels& kernels) : kernels_(kernels) { kernels_.keep_shapes(true); }
+  ~ShapesKept() { kernels_.keep_shapes(false); }
+  ShapesKept(const ShapesKept&) = delete;
+
+ private:
+  const Kernels& kernels_;
 };
 
 /// An instruction set that the library knows.

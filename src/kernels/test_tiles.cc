@@ -447,6 +447,38 @@ TEST_P(TileRung, PassesTheSelfTest) {
   EXPECT_EQ(tile_machine().faults, 0);
 }
 
+/// Products of as many rows, of others, and kernels between them that shape tiles otherwise.
+TEST_P(TileRung, ProductsLeaveShapesToEachOther) {
+  constexpr int kDepth = 96, kRows = 40;
+  Random random(5);
+  const std::vector<bf16> a = random_bf16(random, kRows * kDepth), panel = random_bf16(random, kDepth * kPanel);
+  const std::vector<std::int8_t> keys = random_i8(random, 32 * 64);
+  const std::vector<std::uint8_t> codes(64 * 64, 77);
+  const std::vector<float> weight(64, 1.0f);
+  const Kernels& k = *GetParam().kernels;
+  const auto all = [&](auto between) {
+    std::vector<float> y, c(kRows * kPanel), scores(32);
+    for (const int m : {32, 32, 16, 40, 1, 40, 32}) {
+      k.product(a.data(), kDepth, m, panel.data(), kDepth, c.data(), kPanel, false);
+      y.insert(y.end(), c.begin(), c.begin() + m * kPanel);
+      between();
+      if (m != 16) continue;
+      k.index_scores(IndexQueryI8{codes.data(), weight.data(), 4, 64}, keys.data(), 64, 32, scores.data());
+      y.insert(y.end(), scores.begin(), scores.end());
+      EXPECT_FALSE(tile_machine().configured);
+    }
+    return y;
+  };
+  const std::vector<float> want = all([] { EXPECT_FALSE(tile_machine().configured); });
+  {
+    const ShapesKept kept(k);
+    const bool asked = GetParam().kernels->isa == std::string_view("amx_model") || !find_kernels("amx");  // or the processor was
+    EXPECT_EQ(all([=] { EXPECT_EQ(tile_machine().configured, asked); }), want);
+  }
+  EXPECT_FALSE(tile_machine().configured);
+  EXPECT_EQ(tile_machine().faults, 0);
+}
+
 TEST(SelfTest, SeesEachKernelThatDoesNothing) {
   const Kernels& generic = *find_kernels("generic");
   EXPECT_TRUE(passes_self_test(generic, generic));

@@ -23,6 +23,26 @@ static_assert(kBlockSteps * kTileBytes == kSumBlock * int(sizeof(bf16)));
 template <class V, class Tiles>
 Kernels rung_below;
 
+/// Of this thread: whether products leave the shapes of tiles to each other (Kernels::keep_shapes), and for how many rows
+/// they are shaped (0: they are not).
+template <class Tiles>
+struct Shapes {
+  static inline thread_local bool kept = false;
+  static inline thread_local int rows = 0;
+};
+
+template <class Tiles>
+DSAKIT_INLINE void release() {
+  Shapes<Tiles>::rows = 0;
+  Tiles::release();
+}
+
+template <class Tiles>
+void keep_shapes(bool kept) noexcept {
+  Shapes<Tiles>::kept = kept;
+  if (Shapes<Tiles>::rows > 0) release<Tiles>();
+}
+
 template <class T>
 struct TileDotI8 {
   using Tiles = T;
@@ -163,7 +183,7 @@ DSAKIT_INLINE void multiply_tiles(TileBlock t, int m, int k, Ahead ahead) {
   t.shares = (m + kTileSide - 1) / kTileSide;
   const char* const rows = t.a;
   char* const c = t.c;
-  int steps = bytes / kTileBytes, shaped = 0;
+  int steps = bytes / kTileBytes, shaped = Shapes<Tiles>::rows;
   bool rest = tail > 0;
   for (std::ptrdiff_t done = 0; done == 0 || steps > 0 || rest; ++done) {
     t.steps = least(steps, kBlockSteps);
@@ -192,7 +212,8 @@ DSAKIT_INLINE void multiply_tiles(TileBlock t, int m, int k, Ahead ahead) {
     steps -= t.steps;
     rest = rest && !last;
   }
-  Tiles::release();
+  if (Shapes<Tiles>::kept) Shapes<Tiles>::rows = shaped;
+  else release<Tiles>();
 }
 
 template <class V, class Tiles>
@@ -301,7 +322,7 @@ void index_scores_on_tiles(const IndexQueryI8& query, const std::int8_t* key, st
       });
     for (int k = 0; k < n; k += 4) V::store_folded(lane + k * kParts, n - k, scores + k);
   }
-  Tiles::release();
+  release<Tiles>();
 }
 
 // ---- GEMV of pairs: keys where they lie are rows of a tile, and the words of the query are rows of another ----------
@@ -413,7 +434,7 @@ void gemv_dots_of_pairs_on_tiles(const std::int32_t* query, int rows, const std:
       });
     }
   }
-  Tiles::release();
+  release<Tiles>();
 }
 
 // ---- rows of pairs where they lie: 32 of them, interleaved in registers, are four tiles of b ---------------------------
@@ -508,7 +529,7 @@ void gemv_sums_of_pairs_on_tiles(const bf16* weights, std::ptrdiff_t pitch, int 
     store_columns<Tiles>(tile);
     for (int r = 0; r < n; ++r) order_columns<V, PairColumns<V>>(tile + r * kPanel, sums + r * kPanel);
   }
-  Tiles::release();
+  release<Tiles>();
 }
 
 /// Rows of codes in groups of four, V::kBytes columns in four registers.
@@ -626,7 +647,7 @@ DSAKIT_INLINE void strip_product_on_tiles(Load load, int m, const Strip<typename
     if (strip.run != strip.kRun) add_strip<V, Kind, true>(some, m, n, columns, first > 0, sums, next);
     else add_strip<V, Kind, false>(some, m, n, columns, first > 0, sums, next);
   }
-  Kind::Tiles::release();
+  release<typename Kind::Tiles>();
   const Sum* from = sums;
   for (int column = 0; column < columns; column += kPanel)
     for (int i = 0; i < m; ++i, from += kPanel) {
@@ -721,7 +742,7 @@ void product_of_scaled_on_tiles(const bf16* a, std::ptrdiff_t a_stride, int m, S
       }
     add = true;
   }
-  Tiles::release();
+  release<Tiles>();
 }
 
 // ---- the table ----------------------------------------------------------------------------------------------------
@@ -738,7 +759,7 @@ double peak_on_tiles(int rounds) noexcept {
   Tiles::template load<7>(row, 0);
   for (int r = 0; r < rounds; ++r)
     unrolled<kChains>([]<int C>() __attribute__((always_inline)) { Dot::template dot<C, 6, 7>(); });
-  Tiles::release();
+  release<Tiles>();
   constexpr int kElements = kTileBytes / int(sizeof(typename Dot::Row));
   return 2.0 * rounds * kChains * kTileSide * kTileSide * kElements;
 }
@@ -757,6 +778,7 @@ void fill_tiles(Kernels& k) {
   static_cast<Entry<StripProduct<std::uint8_t, std::int8_t, std::int32_t>>&>(k.strip_product) = {
       strip_product_of_codes_on_tiles<V, Tiles>};
   k.gemv_rows = least(k.gemv_rows, kTileSide);  // one tile
+  k.keep_shapes = keep_shapes<Tiles>;
   k.peak[int(Dot::i8)] = peak_on_tiles<TileDotI8<Tiles>, 0x01010101>;
   k.peak[int(Dot::bf16)] = peak_on_tiles<TileDotBf16<Tiles>, 0x3f803f80>;
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 
 #include "core/float16.hpp"
 
@@ -48,6 +49,8 @@ void Worker::attend(Visit<Queries> visit, Visit<Queries> next, const Partial& al
   next_->number = -1, next_->count = 0;
   if (gemv_scores() && next.queries) locate(next, *next_);  // these kernels prefetch what comes next
   make_panels();
+  std::optional<ShapesKept> kept;
+  if (!plan_.taps) kept.emplace(k_);  // who looks on may want tiles
   for (int r = 0; r < tile_.rows(); r += kBlockRows) attend_block({r, std::min(r + kBlockRows, tile_.rows())}, all);
 }
 
