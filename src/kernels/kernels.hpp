@@ -263,8 +263,8 @@ struct Kernels {
   Overloads<Arrange<bf16, bf16>, Arrange<std::int8_t, bf16>, Arrange<f16, float>, Arrange<float, float>, ArrangeCodes>
       interleave;
 
-  /// Until it is called with false, products of this thread leave shaped tiles to the next, which takes a twentieth of the time
-  /// of a small product; nobody else may want tiles meanwhile. On rungs without tiles nothing.
+  /// Until it is called with false, products of this thread leave shaped tiles to the next: to shape them takes as long as ten
+  /// of their dots; nobody else may want tiles meanwhile. On rungs without tiles nothing.
   void (*keep_shapes)(bool) noexcept;
 
   // ---- few rows (GEMV) with keys and values where they lie -------------------------------------------------------------

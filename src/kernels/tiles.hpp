@@ -327,7 +327,7 @@ void index_scores_on_tiles(const IndexQueryI8& query, const std::int8_t* key, st
 
 // ---- GEMV of pairs: keys where they lie are rows of a tile, and the words of the query are rows of another ----------
 // What comes two blocks later is asked for row by row: memory and the prefetchers of the hardware like rows, and the other
-// order, line by line of many rows, is slower than nothing (docs/notes/0015-amx.md).
+// order, line by line of many rows, is slower than nothing (docs/notes/0022-blocks-and-rows.md).
 
 struct TileKeys {
   const std::byte* const* keys;
