@@ -22,7 +22,12 @@ struct StripBlock {
   int columns, lead;  // of the first tile, if it has less than 64
   std::int32_t* sums;
   const T* ahead;  // where the next block begins
+  typename V::I* kept;  // of a tile: what its rows became in registers
 };
+
+/// Rows that meet a tile: all there are; or some of more, of which the first keep what they interleave for the others, and
+/// the second, who ask for as much, have memory busy too.
+enum class Pass { only, first, second, later };
 
 /// Where a tile of `columns` columns lies, from a column on.
 template <class V, class T, bool Nz, bool Whole>
@@ -67,15 +72,16 @@ DSAKIT_INLINE void each_group(int count, F f) {
   }
 }
 
-/// The columns [column, end), 64 or less, times Rows rows from row r on. The first of them ask for lines from `ahead` on,
-/// as many as the tile has.
-template <class V, class Kind, bool Nz, bool Whole, int Rows, bool First>
+/// The columns [column, end), 64 or less, times Rows rows from row r on. Those who ask for lines ask from `ahead` on.
+template <class V, class Kind, bool Nz, bool Whole, int Rows, Pass P>
 [[gnu::noinline]] void strip_tile(const StripBlock<V, Kind>& t, int r, int column, int end, std::int32_t* sums,
                                   const std::byte* ahead) {
   using I = typename V::I;
-  constexpr int kLines = V::kBytes / 16;  // of a group
+  constexpr int kLines = Nz || P == Pass::later ? 0 : V::kBytes / (P == Pass::only ? 16 : 32);  // of a group
   const typename Kind::Row* const row = t.row + r;
   const std::ptrdiff_t pitch = t.strip.pitch * Kind::kSize;
+  const int before = t.first;
+  I* kept = t.kept;
   for (; column < end; column += V::kBytes, sums += V::kBytes) {
     const StripColumns<V, typename StripBlock<V, Kind>::T, Nz, Whole> columns(t.strip, column, end - column);
     typename Kind::Sum sum[Rows][4];
@@ -83,26 +89,31 @@ template <class V, class Kind, bool Nz, bool Whole, int Rows, bool First>
     for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 4
       for (int v = 0; v < 4; ++v)
-        sum[i][v] = t.first == 0 ? row[i].start : typename Kind::Sum(V::load(sums + i * kPanel + V::kLanes * v));
+        sum[i][v] = before == 0 ? row[i].start : typename Kind::Sum(V::load(sums + i * kPanel + V::kLanes * v));
     std::ptrdiff_t at = 0;
     each_group<Kind>(t.count, [&]<int Steps, int Keys>(int j) __attribute__((always_inline)) {
       const auto load = [&](int k, int byte) __attribute__((always_inline)) {
         return columns.load(at + least(k, Keys - 1) * pitch, byte);  // what is missing is the last one again, times 0
       };
       I x[4];
-      Kind::template half<0>(load, Keys, x);
-      Kind::template half<1>(load, Keys, x + 2);
-      at += Kind::kKeys * pitch;
-      if constexpr (!Nz && First) {
-#pragma GCC unroll 4
-        for (int l = 0; l < kLines; ++l) prefetch_l2(ahead + 64 * l);
-        ahead += 64 * kLines;
+      if constexpr (P == Pass::only || P == Pass::first) {
+        Kind::template half<0>(load, Keys, x);
+        Kind::template half<1>(load, Keys, x + 2);
+        at += Kind::kKeys * pitch;
       }
+#pragma GCC unroll 4
+      for (int v = 0; v < 4; ++v)
+        if constexpr (P == Pass::first) V::store(kept + v, x[v]);
+        else if constexpr (P != Pass::only) x[v] = V::load(kept + v);
+      if constexpr (P != Pass::only) kept += 4;
+#pragma GCC unroll 4
+      for (int l = 0; l < kLines; ++l) prefetch_l2(ahead + 64 * l);
+      ahead += 64 * kLines;
 #pragma GCC unroll 2
       for (int step = 0; step < Steps; ++step)
 #pragma GCC unroll 4
         for (int i = 0; i < Rows; ++i) {
-          const I w = row[i].word(t.first + j, step);
+          const I w = row[i].word(before + j, step);
 #pragma GCC unroll 4
           for (int v = 0; v < 4; ++v) {
             sum[i][v] = Kind::dot(sum[i][v], Kind::value(x[v], step), w, step);
@@ -143,15 +154,19 @@ DSAKIT_INLINE void strip_block(const StripBlock<V, Kind>& t) {
   std::int32_t* sums = t.sums;
   for (int column = 0, from = 0, n = t.lead > 0 ? t.lead : kPanel; column < t.columns; column += n, n = kPanel) {
     const int end = least(column + n, t.columns);
-    const auto tile = [&]<bool Whole, bool First>(int r) {
+    const auto tile = [&]<bool Whole, Pass P>(int r) __attribute__((always_inline)) {
+      const auto* const lines = ahead + from + (P == Pass::second ? each / 2 : 0);
       with_constant<kMost>(least(t.m - r, kMost), [&]<int Rows>() {
-        strip_tile<V, Kind, Nz, Whole, Rows, First>(t, r, column, end, sums + r * kPanel, ahead + from);
+        strip_tile<V, Kind, Nz, Whole, Rows, P>(t, r, column, end, sums + r * kPanel, lines);
       });
     };
-    const bool whole = end - column == kPanel;
-    whole ? tile.template operator()<true, true>(0) : tile.template operator()<false, true>(0);
-    for (int r = kMost; r < t.m; r += kMost)
-      whole ? tile.template operator()<true, false>(r) : tile.template operator()<false, false>(r);
+    const auto rows = [&]<bool Whole>() {
+      if (t.m <= kMost) return tile.template operator()<Whole, Pass::only>(0);
+      strip_tile<V, Kind, Nz, Whole, kMost, Pass::first>(t, 0, column, end, sums, ahead + from);
+      tile.template operator()<Whole, Pass::second>(kMost);
+      for (int r = 2 * kMost; r < t.m; r += kMost) tile.template operator()<Whole, Pass::later>(r);
+    };
+    end - column == kPanel ? rows.template operator()<true>() : rows.template operator()<false>();
     sums += t.m * kPanel;
     for (from += each; from >= bytes; ahead += pitch) from -= bytes;
   }
@@ -181,27 +196,31 @@ void strip_product(const typename Kind::Weight* a, std::ptrdiff_t a_stride, int 
   typename Kind::Row row[kStripRows];
   for (int i = 0; i < m; ++i) take_row<Kind>(a + i * a_stride, k, words[i], row[i]);
   alignas(64) std::int32_t sums[kStripSums + kStripRows * kPanel];
+  typename V::I kept[(kSumBlock + Kind::kKeys - 1) / Kind::kKeys * 4 * kPanel / V::kBytes];
   for (int first = 0, n; first < k; first += n) {
     n = nz ? k : least(k - first, rows);
-    StripBlock<V, Kind> block{row, m, strip, first, n, columns, lead, sums, ahead};
+    StripBlock<V, Kind> block{row, m, strip, first, n, columns, lead, sums, ahead, kept};
     block.strip.rows += first * strip.pitch;
     if (first + n < k) block.ahead = block.strip.rows + n * strip.pitch;
     if (nz) strip_block<V, Kind, true>(block);
     else strip_block<V, Kind, false>(block);
   }
   const std::int32_t* from = sums;
-  for (int column = 0, some = lead > 0 ? lead : kPanel; column < columns; column += some, some = kPanel)
-    for (int i = 0; i < m; ++i) {
-      alignas(64) std::int32_t line[kPanel];
+  for (int column = 0, some = lead > 0 ? lead : kPanel; column < columns; column += some, some = kPanel) {
+    alignas(64) std::int32_t line[kStripRows * kPanel];  // read when all of it has left the store buffers
+    for (int i = 0; i < m; ++i)
       for (int part = 0; part < kPanel; part += V::kBytes)
         for (int v = 0; v < 4; ++v, from += V::kLanes)
-          for (int b = 0; b < V::kBytes / 16; ++b) V::store_block(line + part + Kind::column(v, b), V::load(from), b);
+          for (int b = 0; b < V::kBytes / 16; ++b)
+            V::store_block(line + i * kPanel + part + Kind::column(v, b), V::load(from), b);
+    for (int i = 0; i < m; ++i) {
       C* const to = c + i * c_stride + column;
       for (int j = 0; j < least(some, columns - column); ++j) {
-        const C x = __builtin_bit_cast(C, line[j]);
+        const C x = __builtin_bit_cast(C, line[i * kPanel + j]);
         to[j] = add ? to[j] + x : x;
       }
     }
+  }
 }
 
 }  // namespace

@@ -440,10 +440,11 @@ void gemv_dots_of_pairs_on_tiles(const std::int32_t* query, int rows, const std:
 // ---- rows of pairs where they lie: 32 of them, interleaved in registers, are four tiles of b ---------------------------
 
 /// 64 columns of up to 32 rows: [16 pairs][64 words], the words in the order that unpacking leaves; load(k, byte) is a
-/// register of row k.
-template <class V, class Load>
-DSAKIT_INLINE void tiles_of_pairs(int count, Load load, char* to) {
-  for (int k = 0; k < kPairRows; k += 2, to += kGroupBytes)
+/// register of row k, and `each` is called with every pair.
+template <class V, class Load, class Each>
+DSAKIT_INLINE void tiles_of_pairs(int count, Load load, char* to, Each each) {
+  for (int k = 0; k < kPairRows; k += 2, to += kGroupBytes) {
+    each();
     for (int part = 0; part < kGroupBytes; part += 4 * V::kBytes) {
       typename V::I x[4] = {};
       const auto row = [&](int i, int byte) __attribute__((always_inline)) { return load(k + i, part / 2 + byte); };
@@ -454,6 +455,7 @@ DSAKIT_INLINE void tiles_of_pairs(int count, Load load, char* to) {
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i) V::store(to + part + i * V::kBytes, x[i]);
     }
+  }
 }
 
 /// Sums of 64 columns in tiles 0 to 3, a in tile 4.
@@ -518,7 +520,7 @@ void gemv_sums_of_pairs_on_tiles(const bf16* weights, std::ptrdiff_t pitch, int 
         const std::byte* from = values[j + k] + 2 * column + byte;
         return columns == kPanel ? V::load(from) : V::load_bytes(from, 2 * columns - byte);
       };
-      tiles_of_pairs<V>(some, load, pairs[j / kPairRows % 2]);
+      tiles_of_pairs<V>(some, load, pairs[j / kPairRows % 2], [] {});
     };
     interleave(0);
     for (int j = 0; j < count; j += kPairRows) {
@@ -558,9 +560,9 @@ struct StripOfPairs : TileDotBf16<T> {
   using Columns = PairColumns<V>;
   static constexpr int kRows = kPairRows;
 
-  template <class Load>
-  DSAKIT_INLINE static void make_tiles(int count, Load load, char* to) {
-    tiles_of_pairs<V>(count, load, to);
+  template <class Load, class Each>
+  DSAKIT_INLINE static void make_tiles(int count, Load load, char* to, Each each) {
+    tiles_of_pairs<V>(count, load, to, each);
   }
 };
 
@@ -577,17 +579,22 @@ struct StripOfCodes {
     Tiles::template dot_i8_i8<C, A, B>();
   }
   /// What is missing of the last group is its last row again: times 0.
-  template <class Load>
-  DSAKIT_INLINE static void make_tiles(int count, Load load, char* to) {
-    for (int k = 0; k < kRows; k += 4, to += kGroupBytes)
+  template <class Load, class Each>
+  DSAKIT_INLINE static void make_tiles(int count, Load load, char* to, Each each) {
+    const auto group = [&](auto row) __attribute__((always_inline)) {
+      each();
       for (int part = 0; part < kGroupBytes; part += 4 * V::kBytes) {
-        typename V::I x[4] = {};
-        if (k < count)
-          Columns::interleave(
-              [&](int i) __attribute__((always_inline)) { return load(least(k + i, count - 1), part / 4); }, x);
+        typename V::I x[4];
+        Columns::interleave([&](int i) __attribute__((always_inline)) { return load(row(i), part / 4); }, x);
 #pragma GCC unroll 4
         for (int i = 0; i < 4; ++i) V::store(to + part + i * V::kBytes, x[i]);
       }
+      to += kGroupBytes;
+    };
+    int k = 0;
+    for (; k + 4 <= count; k += 4) group([k](int i) { return k + i; });
+    if (k < count) group([k, count](int i) { return least(k + i, count - 1); }), k += 4;
+    __builtin_memset(to, 0, std::size_t(kRows - k) / 4 * kGroupBytes);
   }
 };
 
@@ -600,6 +607,14 @@ DSAKIT_INLINE void add_strip(const Strip<typename Kind::Element>& strip, int m, 
   constexpr int kSize = int(sizeof(T));
   alignas(64) char tiles[2][kTileSide * kGroupBytes];
   const auto* row = reinterpret_cast<const std::byte*>(ahead);
+  int from = 0;
+  const auto ask = [&]() __attribute__((always_inline)) {  // of the next rows, row by row, as much as these columns have
+    if constexpr (!Nz) {
+      unrolled<4>([&]<int L>() __attribute__((always_inline)) { prefetch_l2(row + from + 64 * L); });
+      from += kGroupBytes;
+      if (from >= columns * kSize) from = 0, row += strip.pitch * std::ptrdiff_t(kSize);
+    }
+  };
   const auto make = [&](int column) __attribute__((always_inline)) {
     const auto rows_of = [&]<bool Whole>() __attribute__((always_inline)) {
       const StripColumns<V, T, Nz, Whole> some(strip, column, least(columns - column, kPanel));
@@ -608,13 +623,13 @@ DSAKIT_INLINE void add_strip(const Strip<typename Kind::Element>& strip, int m, 
           [&](int k, int byte) __attribute__((always_inline)) {
             return some.load(k * strip.pitch * std::ptrdiff_t(kSize), byte);
           },
-          tiles[column / kPanel % 2]);
+          tiles[column / kPanel % 2], ask);
     };
     if (columns - column >= kPanel) rows_of.template operator()<true>();
     else if (column < columns) rows_of.template operator()<false>();
   };
   make(0);
-  for (int column = 0, from = 0; column < columns; column += kPanel, sums += m * kPanel) {
+  for (int column = 0; column < columns; column += kPanel, sums += m * kPanel) {
     make(column + kPanel);  // a step ahead: a tile cannot be loaded before what was stored is in the cache
     unrolled<4>([&]<int C>() __attribute__((always_inline)) {
       if (add) Tiles::template load<C>(sums + C * kTileSide, kGroupBytes);
@@ -622,11 +637,6 @@ DSAKIT_INLINE void add_strip(const Strip<typename Kind::Element>& strip, int m, 
     });
     add_columns<Kind>(tiles[column / kPanel % 2]);
     store_columns<Tiles>(sums);
-    // Of the next rows as much as these columns have, row by row.
-    for (int line = 0; line < count * kSize && !Nz; ++line, from += kTileBytes) {
-      if (from >= columns * kSize) from = 0, row += strip.pitch * std::ptrdiff_t(kSize);
-      prefetch_l2(row + from);
-    }
   }
 }
 

@@ -56,11 +56,10 @@ inline Ahead ahead_of(const Matrices& w, std::int64_t b, std::int64_t panel, std
   return {w.matrix(b) + w.at(last ? 0 : first + depth, column) * size_of(w.dtype), w.pitch * size_of(w.dtype)};
 }
 
-/// Whether rows meet the matrix where it lies, with the bits of panels. With 16 registers more than four of them take
-/// as long as packing it. The columns of a transposed one are the keys of gemv_dots, which fill up their last 32 bytes;
-/// of whole 64, as tiles have, no zero loses its sign.
+/// Whether rows meet the matrix where it lies, with the bits of panels. The columns of a transposed one are the keys of
+/// gemv_dots, which fill up their last 32 bytes; of whole 64, as tiles have, no zero loses its sign.
 inline bool can_stay(const Kernels& kernels, const Matrices& w, std::int64_t rows) {
-  if (!w.transposed) return rows <= (kernels.gemv_rows > 0 ? kStripRows : kStripRows / 2);
+  if (!w.transposed) return rows <= kStripRows;
   return rows <= kernels.gemv_rows && (w.dtype == DType::i8 || w.k % 32 == 0);
 }
 

@@ -8,9 +8,9 @@ namespace dsakit {
 /// The index queries of tokens of DeepSeek-V3.2: query_norm times wq_b, bf16 out.
 void bench_quant_matmul(std::vector<BenchCase>& cases) {
   const std::int64_t k = 1536, n = 64 * 128;
-  for (const std::int64_t t : {1, 4, 8, 16, 1024})
+  for (const std::int64_t t : {1, 4, 8, 16, 32, 128, 1024})
     for (const std::string lies : {"packed", "row-major", "NZ", "transposed"}) {
-      if (t == 16 && lies != "packed") continue;
+      if (t >= 16 && t < 1024 && lies != "packed") continue;
       cases.push_back({.op = "quant_matmul",
                        .size = "t=" + std::to_string(t) + " " + lies,
                        .bytes = double(k * n + t * k + 2 * t * n),
