@@ -16,9 +16,6 @@
 namespace dsakit {
 namespace {
 
-/// Where the indexer makes up for the bias of a query's codes: with each key, with each head, or nowhere.
-enum class Unbias { key, head, none };
-
 /// int8 without a dot instruction: both sides are widened to 16 bits and multiplied in pairs (vpmaddubsw saturates). A
 /// group of four positions 0 1 2 3 is kept as 0 2 1 3: columns are widened in place, even bytes, then odd ones, and a
 /// word of the row has the two that meet them.
@@ -53,9 +50,11 @@ struct WidenedI8 {
   DSAKIT_INLINE static void prepare(const Row* codes, int n, Prepared* out) { prepare(codes, n, 128, out); }
 
   // The indexer: prepared keys meet unsigned codes, so the bias of a query adds 128 times a key's sum.
-  static constexpr Unbias kUnbias = Unbias::key;
-  DSAKIT_INLINE static I key_word(I x, int step, I) { return column(x, step); }
-  DSAKIT_INLINE static I query(I x, int step, I) { return step == 0 ? I(H(x) & 255) : I(typename V::U16(x) >> 8); }
+  static constexpr bool kBiasedQuery = true;
+  DSAKIT_INLINE static I key_word(I x, int step) { return column(x, step); }
+  DSAKIT_INLINE static I query(I x, int step) { return step == 0 ? I(H(x) & 255) : I(typename V::U16(x) >> 8); }
+  DSAKIT_INLINE static Sum meet(Sum sum, I query, I key) { return dot(sum, key, query); }
+  DSAKIT_INLINE static I add_codes(I sum, I x) { return V::add_codes(sum, x); }
 
   // GEMV: signed words of rows, widened as they are read.
   DSAKIT_INLINE static I key(I x) { return x; }
@@ -75,11 +74,12 @@ struct DotI8 {
   DSAKIT_INLINE static I column(I x, int) { return x; }
   DSAKIT_INLINE static Sum dot(Sum sum, I row, I column) { return Dot4::dot4(sum, row, column); }
 
-  // The indexer: keys are biased on the way and the query loses its bias (both beside the dots, at no cost), so what
-  // the bias adds belongs to a head, not to a key.
-  static constexpr Unbias kUnbias = Unbias::head;
-  DSAKIT_INLINE static I key_word(I x, int, I flip) { return x ^ flip; }
-  DSAKIT_INLINE static I query(I x, int, I flip) { return x ^ flip; }
+  // The indexer: the query is the unsigned side, keys are taken as they lie.
+  static constexpr bool kBiasedQuery = true;
+  DSAKIT_INLINE static I key_word(I x, int) { return x; }
+  DSAKIT_INLINE static I query(I x, int) { return x; }
+  DSAKIT_INLINE static Sum meet(Sum sum, I query, I key) { return Dot4::dot4(sum, query, key); }
+  DSAKIT_INLINE static I add_codes(I sum, I x) { return Dot4::dot4(sum, V::set(0x01010101), x); }
 
   // GEMV: keys are biased as they are loaded, words of rows are signed.
   DSAKIT_INLINE static I key(I x) { return V::biased(x); }
@@ -107,9 +107,10 @@ struct SignedI8 {
     for (; i % 4 != 0; ++i) out[i] = 0;
   }
 
-  static constexpr Unbias kUnbias = Unbias::none;
-  DSAKIT_INLINE static I key_word(I x, int, I) { return x; }
-  DSAKIT_INLINE static I query(I x, int, I flip) { return x ^ flip; }
+  static constexpr bool kBiasedQuery = false;
+  DSAKIT_INLINE static I key_word(I x, int) { return x; }
+  DSAKIT_INLINE static I query(I x, int) { return V::biased(x); }
+  DSAKIT_INLINE static Sum meet(Sum sum, I query, I key) { return Dot4::dot4(sum, key, query); }
 
   DSAKIT_INLINE static I key(I x) { return x; }
   DSAKIT_INLINE static I row_word(I x, int) { return x; }
@@ -152,6 +153,8 @@ struct Fma {
 
 template <class Dot>
 concept Prepares = requires { typename Dot::Prepared; } && !std::same_as<typename Dot::Prepared, typename Dot::Row>;
+template <class Dot>
+concept PreparesKeys = requires(const void* codes, typename Dot::Prepared* out) { Dot::prepare(codes, 0, 0, out); };
 template <class Dot>
 concept Squares = requires(typename Dot::Sum sum, typename Dot::I x) { Dot::square(sum, x, x); };
 

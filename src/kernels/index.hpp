@@ -25,15 +25,15 @@ struct CodeScores {
   using I = typename V::I;
   using Query = IndexQueryI8;
   using Key = std::int8_t;
-  static constexpr bool kPrepares = Dot::kUnbias == Unbias::key;
+  static constexpr bool kPrepares = PreparesKeys<Dot>;
   static constexpr int kKeys = kPrepares ? 24 : 132;  // whose lanes are carried, and which lie prepared
   static constexpr int kGroup = 4 * kHeadBlock;       // codes of sixteen heads
 
-  /// Adds the dots of `Keys` keys with `Vectors` registers of heads to the lanes. `key` may lie prepared. `Tail`: dims
-  /// need not be a multiple of four.
+  /// Adds the dots of `Keys` keys with `Vectors` registers of heads to the lanes. `start`: of each key. `key` may lie
+  /// prepared. `Tail`: dims need not be a multiple of four.
   template <int Keys, int Vectors, bool Tail, class From>
-  DSAKIT_INLINE static void tile(const std::uint8_t* codes, std::ptrdiff_t pitch, const float* weight, const I* start,
-                                 int dims, const From* key, std::ptrdiff_t key_stride, typename V::F* lane) {
+  DSAKIT_INLINE static void tile(const std::uint8_t* codes, std::ptrdiff_t pitch, const float* weight,
+                                 const std::int32_t* start, int dims, const From* key, std::ptrdiff_t key_stride, typename V::F* lane) {
     using F = typename V::F;
     constexpr int kParts = V::kParts;
     I dot[Keys][Vectors];
@@ -54,26 +54,27 @@ struct CodeScores {
   }
 
   template <int Keys, int Vectors, bool Tail, class From>
-  DSAKIT_INLINE static void dots(const std::uint8_t* codes, std::ptrdiff_t pitch, const I* start, int dims,
-                                 const From* key, std::ptrdiff_t key_stride, I (&dot)[Keys][Vectors]) {
+  DSAKIT_INLINE static void dots(const std::uint8_t* codes, std::ptrdiff_t pitch, const std::int32_t* start,
+                                 int dims, const From* key, std::ptrdiff_t key_stride, I (&dot)[Keys][Vectors]) {
     constexpr int kParts = V::kParts, kSteps = Dot::kSteps;
 #pragma GCC unroll 12
     for (int k = 0; k < Keys; ++k)
 #pragma GCC unroll 4
-      for (int v = 0; v < Vectors; ++v) dot[k][v] = start[Dot::kUnbias == Unbias::key ? k : v];
-    I flip = V::set(int(0x80808080));
-    pin(flip);  // in a register, so that the broadcasts can be its operand
+      for (int v = 0; v < Vectors; ++v) {
+        dot[k][v] = Dot::kBiasedQuery ? V::broadcast(start + k) : I{};
+        pin(dot[k][v]);  // else gcc 12 moves them from register to register in the loop, and spills
+      }
     const auto meet = [&](auto word) __attribute__((always_inline)) {
       unrolled<kSteps>([&]<int Step>() __attribute__((always_inline)) {
         I q[Vectors];
 #pragma GCC unroll 4
         for (int v = 0; v < Vectors; ++v)
-          q[v] = Dot::query(V::load(codes + v / kParts * pitch + v % kParts * V::kBytes), Step, flip);
+          q[v] = Dot::query(V::load(codes + v / kParts * pitch + v % kParts * V::kBytes), Step);
 #pragma GCC unroll 12
         for (int k = 0; k < Keys; ++k) {
           const I x = word(key + k * key_stride, Step);
 #pragma GCC unroll 4
-          for (int v = 0; v < Vectors; ++v) dot[k][v] = Dot::dot(dot[k][v], x, q[v]);
+          for (int v = 0; v < Vectors; ++v) dot[k][v] = Dot::meet(dot[k][v], q[v], x);
         }
       });
       codes += kGroup, key += 4;
@@ -82,8 +83,8 @@ struct CodeScores {
       for (int d = 0; d < dims; d += 4)
         meet([](const From* p, int step) __attribute__((always_inline)) { return V::broadcast(p + 2 * step); });
     } else {
-      const auto word = [flip](const From* p, int step) __attribute__((always_inline)) {
-        return Dot::key_word(V::broadcast(p), step, flip);
+      const auto word = [](const From* p, int step) __attribute__((always_inline)) {
+        return Dot::key_word(V::broadcast(p), step);
       };
       for (int d = 0; d < dims / 4; ++d) meet(word);
 #pragma GCC unroll 12
@@ -141,23 +142,25 @@ struct CodeScores {
       }
   }
 
-  /// What the biases add to the dots, negative: of each head, or of each key.
-  template <int Vectors>
-  DSAKIT_INLINE static void start_of_heads(const std::uint8_t* codes, std::ptrdiff_t pitch, I (&start)[Vectors]) {
+  /// What the bias of the query adds to the dots of each key, negative. Sums of codes are exact in fp32.
+  DSAKIT_INLINE static void starts(const Key* key, std::ptrdiff_t key_stride, int n, int dims, std::int32_t* start) {
+    constexpr int kRows = 4;
+    for (int k = 0; k < n; k += kRows) {
+      const Key* row[kRows];
+      I sum[kRows] = {};
+      for (int r = 0; r < kRows; ++r) row[r] = key + least(k + r, n - 1) * key_stride;
+      int d = 0;
+      for (; d + V::kBytes <= dims; d += V::kBytes)
 #pragma GCC unroll 4
-    for (int v = 0; v < Vectors; ++v) start[v] = I{};
-    for (const std::uint8_t* end = codes + pitch; codes < end; codes += kGroup)
+        for (int r = 0; r < kRows; ++r) sum[r] = Dot::add_codes(sum[r], V::load(row[r] + d));
+      for (int r = 0; r < kRows && d < dims; ++r) sum[r] = Dot::add_codes(sum[r], V::load_bytes(row[r] + d, dims - d));
+      typename V::F lane[kRows * V::kParts] = {};
 #pragma GCC unroll 4
-      for (int v = 0; v < Vectors; ++v)
-        start[v] = V::add_codes(
-            start[v], V::biased(V::load(codes + v / V::kParts * pitch + v % V::kParts * V::kBytes)));
-#pragma GCC unroll 4
-    for (int v = 0; v < Vectors; ++v) start[v] = -(start[v] << 7);
-  }
-  DSAKIT_INLINE static I start_of_key(const Key* key, int dims) {
-    std::int32_t sum = 0;
-    for (int i = 0; i < dims; ++i) sum += key[i];
-    return V::set(-128 * sum);
+      for (int r = 0; r < kRows; ++r) lane[r * V::kParts] = V::to_float(sum[r]);
+      float sums[kRows];
+      V::store_folded(lane, kRows, sums);
+      for (int r = 0; r < kRows; ++r) start[k + r] = -128 * int(sums[r]);
+    }
   }
 };
 
@@ -232,7 +235,7 @@ DSAKIT_INLINE void for_each_key_tile(int n, F f) {
 
 template <class V, class Dot, int Keys, int Vectors, bool Tail, class From>
 [[gnu::noinline]] void code_tile(const std::uint8_t* codes, std::ptrdiff_t pitch, const float* weight,
-                                 const typename V::I* start, int dims, const From* key, std::ptrdiff_t key_stride,
+                                 const std::int32_t* start, int dims, const From* key, std::ptrdiff_t key_stride,
                                  typename V::F* lane) {
   CodeScores<V, Dot>::template tile<Keys, Vectors, Tail>(codes, pitch, weight, start, dims, key, key_stride, lane);
 }
@@ -242,37 +245,30 @@ template <class V, class Dot>
 DSAKIT_INLINE void add_scores(const IndexQueryI8& query, const std::int8_t* key, std::ptrdiff_t key_stride, int n,
                               typename V::F* lane) {
   using Scores = CodeScores<V, Dot>;
-  using I = typename V::I;
   const std::ptrdiff_t pitch = IndexQueryLayout<std::uint8_t>::block(query.dims);
-  const auto groups = [&]<bool Tail>(const auto* from, std::ptrdiff_t stride, const I* start_of_key) {
+  std::int32_t start[(Scores::kKeys + 3) / 4 * 4];
+  if constexpr (Dot::kBiasedQuery) Scores::starts(key, key_stride, n, query.dims, start);
+  const auto groups = [&]<bool Tail>(const auto* from, std::ptrdiff_t stride) {
     using From = std::remove_cvref_t<decltype(*from)>;
     for_each_head_group<V>(query.head_blocks, [&]<int Vectors>(int block) {
       const std::uint8_t* codes = query.values + block * pitch;
       const float* weight = query.weight + block * kHeadBlock;
-      I start[Vectors] = {};
-      if constexpr (Dot::kUnbias == Unbias::head) Scores::template start_of_heads<Vectors>(codes, pitch, start);
       for_each_key_tile<Tail ? 3 : index_keys<V>(Vectors)>(n, [&]<int Keys>(int k) {
-        code_tile<V, Dot, Keys, Vectors, Tail, From>(codes, pitch, weight, Scores::kPrepares ? start_of_key + k : start,
-                                                 query.dims, from + k * stride, stride, lane + k * V::kParts);
+        code_tile<V, Dot, Keys, Vectors, Tail, From>(codes, pitch, weight, start + k, query.dims, from + k * stride,
+                                                     stride, lane + k * V::kParts);
       });
     });
   };
   if constexpr (Scores::kPrepares) {
     typename Dot::Prepared prepared[kPreparedCodes];
     const int stride = (query.dims + 3) / 4 * 4;
-    const bool fits = n * stride <= kPreparedCodes;
-    I start[Scores::kKeys];
-    for (int k = 0; k < n; ++k) {
-      if (fits) Dot::prepare(key + k * key_stride, query.dims, 0, prepared + k * stride);
-      start[k] = Scores::start_of_key(key + k * key_stride, query.dims);
+    if (n * stride <= kPreparedCodes) {
+      for (int k = 0; k < n; ++k) Dot::prepare(key + k * key_stride, query.dims, 0, prepared + k * stride);
+      return groups.template operator()<false>(prepared, stride);
     }
-    if (fits) groups.template operator()<false>(prepared, stride, start);
-    else groups.template operator()<true>(key, key_stride, start);
-  } else if (query.dims % 4 == 0) {
-    groups.template operator()<false>(key, key_stride, nullptr);
-  } else {
-    groups.template operator()<true>(key, key_stride, nullptr);
   }
+  if (!Scores::kPrepares && query.dims % 4 == 0) groups.template operator()<false>(key, key_stride);
+  else groups.template operator()<true>(key, key_stride);
 }
 
 constexpr int kFewHeads = 8;
