@@ -50,7 +50,7 @@ void fill_width(Kernels& k) {
   k.append_candidates = append_candidates<V>;
   k.sum_squares = sum_squares<V>;
   k.sum = sum<V>;
-  k.dequantize = dequantize<V>;
+  k.dequantize = {{dequantize<V, bf16>}, {dequantize<V, f16>}, {dequantize<V, float>}};
   k.widen = {{widen<V, bf16>}, {widen<V, f16>}};
   k.round = {{round<V, bf16>}, {round<V, f16>}};
   k.max_abs = {{max_abs<V, bf16>}, {max_abs<V, f16>}, {max_abs<V, float>}};

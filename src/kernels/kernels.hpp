@@ -95,6 +95,9 @@ using IndexScores = void (*)(const Query& query, const Key* key, std::ptrdiff_t 
 template <class From, class To>
 using Convert = void (*)(const From* x, std::int64_t n, To* y) noexcept;
 template <class T>
+using Dequantize = void (*)(const std::int32_t* acc, std::int64_t n, float row_scale, const float* column_scale,
+                            T* y) noexcept;
+template <class T>
 using MaxAbs = float (*)(const T* x, std::int64_t n, const float* each) noexcept;
 template <class T>
 struct Entry<MaxAbs<T>> {
@@ -205,9 +208,8 @@ struct Kernels {
   float (*sum_squares)(const float* x, std::int64_t n, float each) noexcept;
   /// Canonical sum of fp32(x * each).
   float (*sum)(const float* x, std::int64_t n, float each) noexcept;
-  /// y = fp32(fp32(float(acc) * row_scale) * column_scale[j]).
-  void (*dequantize)(const std::int32_t* acc, std::int64_t n, float row_scale, const float* column_scale,
-                     float* y) noexcept;
+  /// y = T(fp32(fp32(float(acc) * row_scale) * column_scale[j])).
+  OfEach<Dequantize> dequantize;
   /// 16-bit floats to fp32.
   Overloads<Convert<bf16, float>, Convert<f16, float>> widen;
   /// fp32 to 16 bits: nearest, ties to even, subnormals kept, NaN stays NaN.

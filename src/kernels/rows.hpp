@@ -266,10 +266,13 @@ void rotate(const RotateRows<T>& t) noexcept {
   else rotate_rows<V, T, RopePairs::adjacent_to_half>(t);
 }
 
-template <class V>
-void dequantize(const std::int32_t* __restrict acc, std::int64_t n, float row_scale,
-                const float* __restrict column_scale, float* __restrict y) noexcept {
-  for (std::int64_t j = 0; j < n; ++j) y[j] = static_cast<float>(acc[j]) * row_scale * column_scale[j];
+template <class V, class T>
+void dequantize(const std::int32_t* acc, std::int64_t n, float row_scale, const float* column_scale, T* y) noexcept {
+  const typename V::F row = V::set_float(row_scale);
+  each_register<V>(n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
+    const auto sum = V::to_float(V::load_bytes(acc + i, 4 * some));
+    store_kept<V>(y + i, keep<V, T>(sum * row * V::load_floats(column_scale + i, some)), some);
+  });
 }
 
 /// a * b + c, with one rounding where that costs nothing: only where bits may differ from rung to rung.

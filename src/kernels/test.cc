@@ -711,12 +711,16 @@ TEST_P(OnRung, Dequantize) {
     for (const Edge edge : kEdges) {
       const Guarded<std::int32_t> acc(n, edge);
       for (int i = 0; i < n; ++i) acc[i] = std::int32_t(random_bits()) >> random_bits() % 32;
-      const Guarded<float> scale(random_floats(n), edge), y(n, edge);
-      k.dequantize(acc, n, 0.7f, scale, y);
-      for (int i = 0; i < n; ++i) {
-        const float row = float(acc[i]) * 0.7f;
-        ASSERT_EQ(y[i], row * scale[i]);
-      }
+      const Guarded<float> scale(random_floats(n), edge);
+      const auto of = [&]<class T>(T) {
+        const Guarded<T> y(n, edge);
+        k.dequantize(acc, n, 0.7f, scale, y);
+        for (int i = 0; i < n; ++i) {
+          const float row = float(acc[i]) * 0.7f;
+          ASSERT_EQ(number(y[i]), number(kept<T>({row * scale[i]}, edge)[0]));
+        }
+      };
+      of(bf16{}), of(f16{}), of(0.0f);
     }
 }
 

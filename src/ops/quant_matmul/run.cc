@@ -40,14 +40,16 @@ void finish_row(const Kernels& kernels, const Problem& p, const Shared& s, std::
     std::copy_n(sums, n, static_cast<std::int32_t*>(y.data) + at);
     return;
   }
+  const float row_scale = p.pertoken_scale ? p.pertoken(row) : 1.0f;
+  if (y.dtype != DType::i8 && !p.bias)
+    return with_float(y.dtype, [&]<class T>() {
+      kernels.dequantize(sums, n, row_scale, s.scale + first, static_cast<T*>(y.data) + at);
+    });
   alignas(64) float v[kPanel];
   alignas(64) std::int32_t sum[kPanel];
-  if (p.pertoken_scale) {
-    kernels.dequantize(sums, n, p.pertoken(row), s.scale + first, v);
-    if (p.bias)
-      for (int j = 0; j < n; ++j) v[j] = v[j] + static_cast<const float*>(p.bias.data)[first + j];
-  } else if (!p.bias) {
-    kernels.dequantize(sums, n, 1.0f, s.scale + first, v);
+  if (p.pertoken_scale || !p.bias) {
+    kernels.dequantize(sums, n, row_scale, s.scale + first, v);
+    for (int j = 0; j < n && p.bias; ++j) v[j] = v[j] + static_cast<const float*>(p.bias.data)[first + j];
   } else if (const auto* bias = static_cast<const std::int32_t*>(p.bias.data) + first; add_bias(sums, bias, n, sum)) {
     kernels.dequantize(sum, n, 1.0f, s.scale + first, v);
   } else {
