@@ -195,8 +195,7 @@ class Bench {
   void attention(int n) {
     const std::string size = std::to_string(n);
     const float* const x = a_.data();
-    float most;
-    time("softmax", &Kernels::softmax, size, n, [&](auto f) { *y_.data() = f(soft_.data(), n, 0.5f, &most); });
+    time("softmax", &Kernels::softmax, size, n, [&](auto f) { *y_.data() = f(soft_.data(), n, 0.5f).sum; });
     time("multiply_add", &Kernels::multiply_add, size, n, [&](auto f) { f(x, x + n, n, y_.data()); });
     time("multiply_round", &Kernels::multiply_round, size, n, [&](auto f) { f(x, x + n, n, high_.data()); });
     time("multiply_split", &Kernels::multiply_split, size, n,

@@ -168,6 +168,11 @@ using GemvSumsWidened = void (*)(const float* weights, std::ptrdiff_t pitch, int
                                  const std::byte* const* values, int count, std::ptrdiff_t column, int columns,
                                  float* sums, const std::byte* const* ahead) noexcept;
 
+/// Of a row of scores: the largest, scaled; sums of the exponentials and of their squares.
+struct SoftmaxRow {
+  float largest, sum, squares;
+};
+
 /// Everything here that depends on an instruction set, on one screen. To port to a new CPU, write a vocabulary (vec/)
 /// or a dot (dot.hpp) and a rung (rung/). Pointers, strides (in elements) and counts only; nothing here allocates,
 /// throws or starts a thread. "Same bits" = on every rung. Layouts of panels and queries: panel.hpp.
@@ -243,9 +248,9 @@ struct Kernels {
 
   // ---- attention over one chunk of list positions; bits per rung ----------------------------------------------------
 
-  /// In place on one row of scores: x = fp32(x * scale), m = max, x = exp(x - m), returns the canonical sum of x.
-  /// exp within 2 ulp; below -87.3 it may flush to 0.
-  float (*softmax)(float* x, int n, float scale, float* maximum) noexcept;
+  /// In place on one row of scores: x = exp((x - max x) * scale), and the canonical sums of that and of its squares. exp
+  /// within 2 ulp, and what rounding its argument makes; below e^-86 it may be 0.
+  SoftmaxRow (*softmax)(float* x, int n, float scale) noexcept;
   /// y += x * scale (fma), element-wise.
   void (*multiply_add)(const float* x, const float* scale, int n, float* y) noexcept;
   /// y = bf16(x * scale), element-wise; scale null: 1. Subnormal numbers may become 0.

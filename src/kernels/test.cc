@@ -986,45 +986,47 @@ TEST(Stream, RowsAndParts) {
 
 // ---- attention over one chunk -----------------------------------------------------------------------------------
 
-TEST_P(OnRung, ExpIsWithinTwoUlp) {
+TEST_P(OnRung, ExpIsWithinTwoUlpAndItsArgument) {
   // Row maximum 0 in front, so that softmax leaves exp of the rest.
   std::vector<float> x{0};
   for (float v = 0; v > -110; v = std::nextafter(v - 1e-4f, -kInf)) x.push_back(v);
+  for (const float v : {-1e6f, -1e30f, -std::numeric_limits<float>::max(), -kInf}) x.push_back(v);
   const std::vector<float> in = x;
-  float most = 1;
-  k.softmax(x.data(), int(x.size()), 1, &most);
-  EXPECT_EQ(most, 0);
+  EXPECT_EQ(k.softmax(x.data(), int(x.size()), 1).largest, 0);
+  EXPECT_EQ(x[0], 1);
   for (std::size_t i = 0; i < x.size(); ++i) {
-    const double exact = std::exp(double(in[i]));
-    if (in[i] < -87.3f && x[i] == 0) continue;
-    const double ulp = std::ldexp(1, std::ilogb(exact) - 23);
-    ASSERT_LE(std::abs(x[i] - exact), 2 * ulp) << in[i];
+    if (in[i] < -86 && x[i] == 0) continue;
+    const double exact = std::exp(double(in[i])), ulp = std::ldexp(1, std::ilogb(exact) - 23);
+    ASSERT_LE(std::abs(x[i] - exact), 2 * ulp - in[i] * 0x1p-23 * exact) << in[i];
   }
 }
 
 TEST_P(OnRung, Softmax) {
   for (int n = 1; n <= 257; ++n)
-    for (const Edge edge : kEdges) {
-      std::vector<float> in = random_floats(n, 40);
-      if (n % 3 == 0) in[n / 2] = -kInf;
-      const Guarded<float> x(in, edge);
-      float most = 0, lane[16] = {};
-      const float total = k.softmax(x, n, 0.3f, &most);
-      float expected = -kInf;
-      for (const float v : in) expected = std::max(expected, v * 0.3f);
-      ASSERT_EQ(most, expected);
-      for (int i = 0; i < n; ++i) {
-        const double exact = std::exp(double(in[i] * 0.3f - most));
-        ASSERT_NEAR(x[i], exact, exact * 0x1p-22);
-        lane[i % 16] += x[i];
+    for (const Edge edge : kEdges)
+      for (const float scale : {0.3f, -0.3f, 0.0f}) {
+        std::vector<float> in = random_floats(n, 40);
+        if (n % 3 == 0 && scale > 0) in[n / 2] = -kInf;
+        const Guarded<float> x(in, edge);
+        double largest = -kInf;
+        const auto [most, sum, squares] = k.softmax(x, n, scale);
+        for (const float v : in) largest = std::max(largest, double(v) * scale);
+        ASSERT_EQ(most, float(largest));
+        float lanes[16] = {};
+        double all = 0;
+        for (int i = 0; i < n; ++i) {
+          const double scaled = double(in[i]) * scale, exact = std::exp(scaled - largest);
+          const double rounded = 2 + std::abs(scaled) + std::abs(largest);
+          ASSERT_NEAR(x[i], exact, std::isinf(scaled) ? 0 : exact * rounded * 0x1p-22) << scale;
+          lanes[i % 16] += x[i], all += double(x[i]) * x[i];
+        }
+        for (int half = 8; half > 0; half /= 2)
+          for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+        ASSERT_EQ(sum, lanes[0]);
+        ASSERT_NEAR(squares, all, all * 0x1p-20);
       }
-      for (int half = 8; half > 0; half /= 2)
-        for (int l = 0; l < half; ++l) lane[l] += lane[l + half];
-      ASSERT_EQ(total, lane[0]);
-    }
   std::vector<float> x{1, kNaN, 2};
-  float most;
-  EXPECT_TRUE(std::isnan(k.softmax(x.data(), 3, 1, &most)));
+  EXPECT_TRUE(std::isnan(k.softmax(x.data(), 3, 1).sum));
 }
 
 TEST_P(OnRung, MultiplyAddAndRound) {

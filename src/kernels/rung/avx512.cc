@@ -19,21 +19,19 @@ struct DotBf16 {
 };
 
 /// By the instruction, to which subnormal numbers are 0.
-void multiply_round(const float* x, const float* scale, int n, bf16* y) noexcept {
-  each_register<Vec512>(n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
-    Vec512::F v = Vec512::load_floats(x + i, some);
-    if (scale) v *= Vec512::load_floats(scale + i, some);
-    const __m256i words = (__m256i)_mm512_cvtneps_pbh(v);
-    if (some >= 16) _mm256_storeu_si256(reinterpret_cast<__m256i*>(y + i), words);
-    else _mm256_mask_storeu_epi16(y + i, Vec512::lanes(some), words);
-  });
-}
+struct ConvertToBf16 {
+  DSAKIT_INLINE static void store(bf16* y, Vec512::F x, int some) {
+    const __m256i words = (__m256i)_mm512_cvtneps_pbh(x);
+    if (some >= 16) _mm256_storeu_si256(reinterpret_cast<__m256i*>(y), words);
+    else _mm256_mask_storeu_epi16(y, Vec512::lanes(some), words);
+  }
+};
 
 }  // namespace
 
 void use_avx512(Kernels& k) {
   fill_pairs<Vec512, DotBf16>(k);
-  k.multiply_round = multiply_round;
+  k.multiply_round = multiply_round<Vec512, ConvertToBf16>;
 }
 
 }  // namespace dsakit

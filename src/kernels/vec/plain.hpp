@@ -27,7 +27,10 @@ struct Vec128 : VecBase<16> {
   DSAKIT_INLINE static I max(I a, I b) { return a > b ? a : b; }
   DSAKIT_INLINE static F to_float(I x) { return __builtin_convertvector(x, F); }
   DSAKIT_INLINE static I where_number(F x, I bits) { return bits & I(x == x); }
-  DSAKIT_INLINE static I where_not_less(F x, F bound, I bits) { return bits & ~I(x < bound); }
+  /// y * 2^n, 0.7 < y < 1.42, n <= 0, shifted = n + 1.5 * 2^23; 0 where n < -125.
+  DSAKIT_INLINE static F times_power_of_two(F y, F shifted) {
+    return F(I(U(y) + (U(shifted) << 23)) & ~I(shifted < 12582912.0f - 125));
+  }
 
   DSAKIT_INLINE static I load_bytes(const void* p, int n) {
     if (n >= 16) return load(p);

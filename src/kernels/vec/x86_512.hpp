@@ -26,12 +26,13 @@ struct Vec512 : VecBase<64> {
   DSAKIT_INLINE static F min(F a, F b) { return _mm512_min_ps(a, b); }
   DSAKIT_INLINE static I max(I a, I b) { return of(_mm512_max_epi32(raw(a), raw(b))); }
   DSAKIT_INLINE static F to_float(I x) { return _mm512_cvtepi32_ps(raw(x)); }
-  /// bits where x is a number, and where x >= bound; else 0.
+  /// bits where x is a number; else 0.
   DSAKIT_INLINE static I where_number(F x, I bits) {
     return of(_mm512_maskz_mov_epi32(_mm512_cmp_ps_mask(x, x, _CMP_ORD_Q), raw(bits)));
   }
-  DSAKIT_INLINE static I where_not_less(F x, F bound, I bits) {
-    return of(_mm512_maskz_mov_epi32(_mm512_cmp_ps_mask(x, bound, _CMP_NLT_UQ), raw(bits)));
+  DSAKIT_INLINE static F times_power_of_two(F y, F shifted) {
+    const __mmask16 kept = _mm512_cmp_ps_mask(shifted, set_float(12582912.0f - 125), _CMP_NLT_UQ);
+    return F(of(_mm512_maskz_add_epi32(kept, raw(I(y)), raw(I(shifted) << 23))));
   }
 
   // Of the first n bytes or elements; the rest is 0 (is left alone).

@@ -73,7 +73,7 @@ void Worker::softmax(const Partial& all) {
   const int padded = lanes_above(now_->count);
   for (int r = block_.first; r < block_.end; ++r) {
     const Visible& visible = now_->visible[r / tile_.heads];
-    float *x = scores(r), max = 0;
+    float* const x = scores(r);
     const int low = lanes_below(visible.low);
     const float scale = visible.any() ? scale_and_mask(r, visible) : kNaN;
     if (scale != scale) {  // nothing to see here
@@ -83,12 +83,10 @@ void Worker::softmax(const Partial& all) {
       continue;
     }
     if (plan_.taps) show_scores(r, visible, scale);
-    const float sum = k_.softmax(x + low, visible.high - low, scale, &max);
+    const auto [max, sum, squares] = k_.softmax(x + low, visible.high - low, scale);
     std::fill_n(x, low, 0.0f), std::fill(x + visible.high, x + padded, 0.0f);
     const float shift = plan_.keyed_values ? scale_by_value(x, visible) : 0;
-    if (plan_.products == Products::bf16 &&
-        sum * sum < p_.precise_keys * k_.sum_squares(x + low, visible.high - low, 1))
-      precise_[n_precise_++] = r;
+    if (plan_.products == Products::bf16 && sum * sum < p_.precise_keys * squares) precise_[n_precise_++] = r;
     round_probabilities(r, visible, sum);
     rescale_[r] = all.merge(r, max, sum, shift);
   }

@@ -297,11 +297,10 @@ class Worker {
   void softmax(const Partial& all, std::pair<float, float>* rescale) {
     precise_heads_ = 0;
     for (int h = 0; h < heads_; ++h) {
-      float *x = s_.scores + h * kScorePitch, max;
-      const float sum = k_.softmax(x, count_, p_.scale, &max);
+      const auto [max, sum, squares] = k_.softmax(s_.scores + h * kScorePitch, count_, p_.scale);
       // Without any preference all heads are alike, and so are their errors: the scales get 16 bits.
       const bool alike = plan_.quantised && sum == float(count_);
-      if (!plan_.wide && (alike || sum * sum < kMany * k_.sum_squares(x, count_, 1))) precise_[precise_heads_++] = h;
+      if (!plan_.wide && (alike || sum * sum < kMany * squares)) precise_[precise_heads_++] = h;
       rescale[h] = all.merge(h, max, sum, 0);
     }
   }
