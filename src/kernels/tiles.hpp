@@ -14,7 +14,10 @@ namespace {
 
 constexpr int kStepBytes = kTileSide * kGroupBytes;    // of a panel
 constexpr int kBlockSteps = kBlockBytes / kStepBytes;  // of a block of a panel
+constexpr int kPartSteps = kBlockSteps / 2;            // that stay in L1 while all rows meet them
 constexpr int kBlockRows = 2 * kTileSide;              // of a
+constexpr int kWaitingRows = 4 * kTileSide;            // whose sums wait from part to part
+constexpr int kAskingTiles = 8;                        // of rows, that together ask for a part
 constexpr int kPairRows = 2 * kTileSide;               // that a tile of b has: two to a word
 constexpr int kQueryTiles = 32;                        // of an index query: 64 heads of 512 dims
 static_assert(kBlockSteps * kTileBytes == kSumBlock * int(sizeof(bf16)));
@@ -94,20 +97,23 @@ struct TileBlock {
   std::ptrdiff_t c_stride;
   bool add;
   const std::int32_t* start = nullptr;  // of the sums of codes
+  float* waiting = nullptr;             // [rows][kPanel], the sums of a block's earlier parts
+  bool begins = true, ends = true;      // the block
   int rows = 0, steps = 0;
   const char *a_tail = nullptr, *panel_tail = nullptr;  // one more step, padded with zeros
   const char* ahead = nullptr;
   std::ptrdiff_t ahead_pitch = 0;  // as of Ahead; rows lie one after the other: 0
-  int share = 0, shares = 0;       // every shares-th group of a step is asked for, from `share` on
+  int share = 0, groups = 0;       // of a step that are asked for: so many, behind those of earlier shares
 };
 
-/// Asks for a share of a step's groups of the next block.
+/// Asks for a share of a step's groups of what comes next.
 template <class T>
 DSAKIT_INLINE void ask_for_groups(const TileBlock& t, int step) {
   constexpr int kLines = kLinesOfGroup<T>;
   const std::ptrdiff_t group = t.ahead_pitch ? Panel<T>::kGroup * t.ahead_pitch : kGroupBytes;
-  const char* p = t.ahead + (step * kTileSide + t.share) * group;
-  for (int g = t.share; g < kTileSide; g += t.shares, p += t.shares * group)
+  const int first = t.share * t.groups;
+  const char* p = t.ahead + (step * kTileSide + first) * group;
+  for (int g = first; g < least(first + t.groups, kTileSide); ++g, p += group)
     if (t.ahead_pitch == 0) unrolled<4>([p]<int L>() __attribute__((always_inline)) { prefetch_l2(p + 64 * L); });
     else
       unrolled<kLines>([&]<int L>()
@@ -128,7 +134,8 @@ template <class V, class Dot, int Rows, int Columns>
   char* const c = t.c + 4 * column;
   each([&]<int R, int C>() __attribute__((always_inline)) {
     constexpr int kC = R * Columns + C;
-    if (!Dot::kExact) Tiles::template zero<kC>();
+    if (!Dot::kExact && t.begins) Tiles::template zero<kC>();
+    else if (!Dot::kExact) Tiles::template load<kC>(t.waiting + column + kTileSide * C, 4 * kPanel);
     else if (t.add) Tiles::template load<kC>(c + kTileSide * R * t.c_stride + kTileBytes * C, t.c_stride);
     else Tiles::template load<kC>(t.start + column + kTileSide * C, 0);
   });
@@ -146,11 +153,13 @@ template <class V, class Dot, int Rows, int Columns>
   };
   const char *a = t.a, *panel = t.panel + 4 * column;
   for (int s = 0; s < t.steps; ++s, a += kTileBytes, panel += kStepBytes) {
-    if (Rows > 1) ask_for_groups<typename Dot::Column>(t, s);  // else it goes through memory as prefetchers like it
+    ask_for_groups<typename Dot::Column>(t, s);
     step(a, t.a_stride, panel);
   }
   if (t.a_tail) step(t.a_tail, kTileBytes, t.panel_tail + 4 * column);
   each([&]<int R, int C>() __attribute__((always_inline)) {
+    if (!Dot::kExact && !t.ends)
+      return Tiles::template store<R * Columns + C>(t.waiting + column + kTileSide * C, 4 * kPanel);
     char* const to = c + kTileSide * R * t.c_stride + kTileBytes * C;
     if (Dot::kExact || !t.add) return Tiles::template store<R * Columns + C>(to, t.c_stride);
     alignas(64) float sum[kTileSide * kTileSide];
@@ -163,38 +172,51 @@ template <class V, class Dot, int Rows, int Columns>
   });
 }
 
-/// As multiply() of products.hpp: all rows meet one block of the panel before the next, and ask for that in equal
-/// shares.
+/// As multiply() of products.hpp: all rows meet one block of the panel before the next, two tiles times two, and ask
+/// for that in equal shares. A panel that comes from memory in order, as those of a packed weight do, goes by parts of
+/// a block: the first tile of rows meets all columns of a part, as the prefetchers of the hardware like it, and asks for
+/// nothing; the others find the part in L1 and ask for the next (docs/notes/0023-parts.md).
 template <class V, class Dot>
 DSAKIT_INLINE void multiply_tiles(TileBlock t, int m, int k, Ahead ahead) {
   using Column = typename Dot::Column;
   using Tiles = typename Dot::Tiles;
   const int bytes = k * int(sizeof(typename Dot::Row)), tail = bytes % kTileBytes;
   alignas(64) char a_tail[kBlockRows * kTileBytes], panel_tail[kStepBytes];
+  alignas(64) float waiting[Dot::kExact ? 1 : kWaitingRows * kPanel];
   if (tail > 0) {
     const int some = int(Panel<Column>::groups(tail / int(sizeof(Column)))) * kGroupBytes;
     __builtin_memcpy(panel_tail, t.panel + bytes / kTileBytes * std::ptrdiff_t(kStepBytes), std::size_t(some));
     __builtin_memset(panel_tail + some, 0, std::size_t(kStepBytes - some));
     t.panel_tail = panel_tail;
   }
-  const bool behind = ahead.rows == nullptr, panel = ahead.pitch == kPanel * std::ptrdiff_t(sizeof(Column));
-  t.ahead_pitch = behind || panel ? 0 : ahead.pitch;
-  t.ahead = behind ? t.panel + kBlockBytes : static_cast<const char*>(ahead.rows);
-  t.shares = (m + kTileSide - 1) / kTileSide;
-  const char* const rows = t.a;
-  char* const c = t.c;
-  int steps = bytes / kTileBytes, shaped = Shapes<Tiles>::rows;
-  bool rest = tail > 0;
-  for (std::ptrdiff_t done = 0; done == 0 || steps > 0 || rest; ++done) {
-    t.steps = least(steps, kBlockSteps);
-    const bool last = rest && t.steps < kBlockSteps;
-    t.share = ahead.is_nothing() ? kTileSide : 0;
-    for (int first = 0; first < m; first += t.rows) {
-      t.rows = least(m - first, kBlockRows);
-      t.a = rows + first * t.a_stride + done * (kBlockSteps * kTileBytes);
-      t.c = c + first * t.c_stride;
-      t.a_tail = last ? a_tail : nullptr;
-      for (int r = 0; r < t.rows && last; ++r)
+  const int tiles = (m + kTileSide - 1) / kTileSide;
+  const bool none = ahead.is_nothing(), behind = ahead.rows == nullptr, parts = behind && !none && tiles > 1;
+  const bool near = behind || ahead.pitch == kPanel * std::ptrdiff_t(sizeof(Column));
+  t.ahead_pitch = near ? 0 : ahead.pitch;
+  const std::ptrdiff_t step_ahead = near ? kStepBytes : kTileSide * Panel<Column>::kGroup * ahead.pitch;
+  const int most = parts ? kPartSteps : kBlockSteps;
+  const int some_rows = parts ? (m + tiles - 1) / tiles : kBlockRows;  // as even as can be: one shape
+  const int group_rows = parts && !Dot::kExact ? kWaitingRows / kTileSide * some_rows : m;
+  const int groups = none || tiles == 1 ? 0 : parts ? kTileSide / kAskingTiles : (kTileSide + tiles - 1) / tiles;
+  const TileBlock all = t;
+  int shaped = Shapes<Tiles>::rows;
+  const auto part = [&](int block, int group, int begin) __attribute__((always_inline)) {
+    const int rest = bytes - begin * kTileBytes, end = least(m, group + group_rows);
+    t.panel = all.panel + begin * std::ptrdiff_t(kStepBytes);
+    t.ahead = behind ? t.panel + most * kStepBytes : static_cast<const char*>(ahead.rows) + begin * step_ahead;
+    t.steps = least(rest / kTileBytes, most);
+    t.begins = begin == block;
+    t.ends = begin + most == block + kBlockSteps || rest <= most * kTileBytes;
+    t.add = all.add || (Dot::kExact ? begin : block) > 0;
+    t.share = parts ? -1 : 0;
+    for (int first = group; first < end; first += t.rows) {
+      t.rows = least(end - first, some_rows);
+      t.groups = parts && first == group ? 0 : groups;
+      t.a = all.a + first * t.a_stride + begin * kTileBytes;
+      t.c = all.c + first * t.c_stride;
+      t.waiting = waiting + (first - group) * kPanel;
+      t.a_tail = tail > 0 && t.steps < most ? a_tail : nullptr;
+      for (int r = 0; r < t.rows && t.a_tail; ++r)
         pad_row<V>(t.a + r * t.a_stride + t.steps * kTileBytes, tail, a_tail + r * kTileBytes);
       if (t.rows != shaped) Tiles::configure(shapes_of(shaped = t.rows));
       if (t.rows > kTileSide) {
@@ -206,12 +228,11 @@ DSAKIT_INLINE void multiply_tiles(TileBlock t, int m, int k, Ahead ahead) {
       }
       ++t.share;
     }
-    t.panel += kBlockBytes;
-    t.ahead += t.ahead_pitch == 0 ? kBlockBytes : kBlockSteps * kTileSide * Panel<Column>::kGroup * t.ahead_pitch;
-    t.add = true;
-    steps -= t.steps;
-    rest = rest && !last;
-  }
+  };
+  for (int block = 0; block == 0 || block * kTileBytes < bytes; block += kBlockSteps)
+    for (int group = 0; group < m; group += group_rows)
+      for (int begin = block; begin < block + kBlockSteps; begin += most)
+        if (begin == block || begin * kTileBytes < bytes) part(block, group, begin);
   if (Shapes<Tiles>::kept) Shapes<Tiles>::rows = shaped;
   else release<Tiles>();
 }
