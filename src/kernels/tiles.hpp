@@ -197,7 +197,7 @@ DSAKIT_INLINE void multiply_tiles(TileBlock t, int m, int k, Ahead ahead) {
   const int most = parts ? kPartSteps : kBlockSteps;
   const int some_rows = parts ? (m + tiles - 1) / tiles : kBlockRows;  // as even as can be: one shape
   const int group_rows = parts && !Dot::kExact ? kWaitingRows / kTileSide * some_rows : m;
-  const int groups = none || tiles == 1 ? 0 : parts ? kTileSide / kAskingTiles : (kTileSide + tiles - 1) / tiles;
+  const int groups = none || tiles <= 1 ? 0 : parts ? kTileSide / kAskingTiles : (kTileSide + tiles - 1) / tiles;
   const TileBlock all = t;
   int shaped = Shapes<Tiles>::rows;
   const auto part = [&](int block, int group, int begin) __attribute__((always_inline)) {
