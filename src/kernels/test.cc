@@ -255,6 +255,7 @@ TEST_P(OnRung, ProductsOfManyRows) {
       for (const bool add : {false, true}) {
         const std::vector<float> got = p.run(kernel, rows, add, Edge::end);
         p.check(got, rows, add);
+        EXPECT_EQ(p.run(k.product, rows, add, Edge::end), got);  // of a panel that comes from memory
         p.check_rows(k.product, got, rows, add);
       }
       const std::vector<std::int8_t> codes = random_codes(std::size_t(m * depth));
