@@ -12,8 +12,8 @@
 // of kChunk positions, each of which leaves a partial softmax.
 //
 //   many tiles  each stays with one thread, which merges its chunks as they come
-//   few tiles   split-K: chunks go to all threads, a slotful at a time, each to a slot of its own; then the slots are
-//               merged
+//   few tiles   split-K, unless they share evenly: chunks go to all threads, a slotful at a time, each to a slot of its
+//               own; then the slots are merged
 //
 // Either way the chunks of a tile are the same and are merged in ascending order: the bits depend on nothing else.
 namespace dsakit::attention {
@@ -74,18 +74,32 @@ class Schedule {
         lane_bytes_(lane_bytes(engine, engine.group)),
         slot_bytes_(slot_bytes(engine)),
         lanes_(std::int64_t(std::clamp<std::size_t>(kLanesBytes / lane_bytes_, 1, std::size_t(threads)))),
-        split_(lanes_ > 1 && tiles_ < 4 * lanes_),
-        slots_(split_ ? std::int64_t(std::clamp<std::size_t>(kSlotsBytes / slot_bytes_, 1, kSlots)) : 0),
+        slots_(lanes_ > 1 && tiles_ < 4 * lanes_
+                   ? std::int64_t(std::clamp<std::size_t>(kSlotsBytes / slot_bytes_, 1, kSlots))
+                   : 0),
         group_(int(std::clamp<std::int64_t>(lanes_ == 1 ? tiles_ : tiles_ / (4 * lanes_), 1, engine.group))) {}
 
   std::size_t bytes() const { return std::size_t(lanes_) * lane_bytes_ + std::size_t(slots_) * slot_bytes_; }
 
   void run(Call& call, std::byte* memory, const Work& work) const {
-    call.choice("tiles", tiles_), call.choice("tiles at a time", group_), call.choice("chunks shared", split_);
-    (this->*(split_ ? &Schedule::run_split : &Schedule::run_whole))(call, memory, work);
+    const bool split = slots_ > 0 && !share_evenly();
+    call.choice("tiles", tiles_), call.choice("tiles at a time", group_), call.choice("chunks shared", split);
+    (this->*(split ? &Schedule::run_split : &Schedule::run_whole))(call, memory, work);
   }
 
  private:
+  /// Whether each thread gets as many tiles as the others, all of the same chunks: nothing is left for split-K to level.
+  bool share_evenly() const {
+    if (tiles_ % lanes_ != 0) return false;
+    const auto count = [&](std::int64_t i) {
+      const ChunkRange c = engine_.chunks(engine_.tile(i));
+      return c.last - c.first;
+    };
+    for (std::int64_t i = 1; i < tiles_; ++i)
+      if (count(i) != count(0)) return false;
+    return true;
+  }
+
   /// A thread's memory.
   struct Lane {
     Scratch scratch;
@@ -210,8 +224,7 @@ class Schedule {
   std::int64_t tiles_;
   std::size_t lane_bytes_, slot_bytes_;
   std::int64_t lanes_;  // threads that have scratch
-  bool split_;
-  std::int64_t slots_;  // chunks whose partial results fit
+  std::int64_t slots_;  // chunks whose partial results fit; 0: so many tiles that none is split
   int group_;           // tiles that a thread takes at a time
 };
 
