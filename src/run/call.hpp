@@ -63,9 +63,10 @@ class Call {
         const_cast<void*>(static_cast<const void*>(&each)));
   }
 
-  /// Whether a loop with this much to do stays on this thread: who cuts work in pieces for threads need not then.
+  /// Whether a loop with this much to do stays on this thread: who cuts work in pieces for threads need not then. The
+  /// same all through the call.
   bool stays_alone(const Work& work) const {
-    return threads() == 1 || work.nanoseconds(*state_.rates) < kWorthWaking || Team::busy();
+    return threads() == 1 || work.nanoseconds(*state_.rates) < worth_sharing_ || Team::busy();
   }
 
   /// For who asks: what the call does not do always.
@@ -82,6 +83,7 @@ class Call {
         lock_(state_.calls),
         op_(op),
         same_products_(state_.options.same_products),
+        worth_sharing_(state_.team.awake() ? kWorthJoining : kWorthWaking),
         last_poll_(std::chrono::steady_clock::now()) {}
   void reserve(std::size_t bytes);
 
@@ -94,12 +96,15 @@ class Call {
     if (state_.asked(state_.asked_data)) cancelled_ = true;
   }
 
-  static constexpr double kWorthWaking = 1e5;  // ns: sleeping threads take 5 to 50 us to come
+  // ns: sleeping threads take 5 to 50 us to come; those that are awake a microsecond or two, and they stay awake from
+  // loop to loop.
+  static constexpr double kWorthWaking = 1e5, kWorthJoining = 2e4;
 
   Context::State& state_;
   std::lock_guard<std::recursive_mutex> lock_;
   const char* op_;
   bool same_products_;
+  const double worth_sharing_;
   std::atomic<bool> cancelled_ = false;
   Stages* const stages_ = stages;
   std::chrono::steady_clock::time_point last_poll_;

@@ -13,6 +13,7 @@
 
 #include "dsakit/error.hpp"
 #include "run/call.hpp"
+#include "run/cores.hpp"
 
 namespace dsakit {
 namespace {
@@ -122,6 +123,29 @@ TEST(Context, LittleWorkStaysOnTheCallingThread) {
                       EXPECT_EQ(thread, 0);
                       EXPECT_EQ(std::this_thread::get_id(), caller);
                     });
+}
+
+TEST(Context, WhatThreadsThatAreAwakeShareIsLess) {
+  constexpr Work kLittle = {.elements = 5e4};
+  if (usable_cores() < 2) GTEST_SKIP() << "of more threads than cores none waits awake";
+  Context context({.threads = 2});
+  EXPECT_TRUE(Call(context, "op", 0).stays_alone(kLittle)) << "there are no threads yet";
+  // They are awake for a while after a loop: how long is the system's affair, so this asks until it has seen it.
+  bool shared = false;
+  while (!shared) {
+    {
+      Call call(context, "op", 0);
+      std::atomic<int> inside = 0;
+      call.parallel_for(2, kMuch, [&](std::int64_t, int) {
+        for (++inside; inside < 2;) std::this_thread::yield();
+      });
+    }
+    Call call(context, "op", 0);
+    shared = !call.stays_alone(kLittle);
+    EXPECT_TRUE(call.stays_alone({.elements = 1e4}));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_EQ(call.stays_alone(kLittle), !shared) << "the same all through a call";
+  }
 }
 
 TEST(Work, NanosecondsOfWhatTakesLongest) {

@@ -82,11 +82,14 @@ class Selection {
  public:
   /// All of a call of the operator `op` behind its door.
   static void run(const char* op, const Problem& p, Context& context) {
-    Call call(context, op, [&](const Call& c) { return bytes_of<Selection>(p, c); });
-    Carver carver(call.memory());
-    const Selection s(p, call, carver);
-    const Plan& cut = s.cut_;
     const Work output = output_of(p), scoring = scoring_of(p) + output;
+    // Room for either cut: whether threads are awake is no reason to ask for memory.
+    Call call(context, op, [&](const Call& c) {
+      return std::max(bytes_of<Selection>(p, c, 1), bytes_of<Selection>(p, c, c.threads()));
+    });
+    Carver carver(call.memory());
+    const Selection s(p, call, call.stays_alone(scoring) ? 1 : call.threads(), carver);
+    const Plan& cut = s.cut_;
     const std::int64_t pieces = cut.pieces;
     s.number_pieces();
     call.choice("rows of a piece", cut.group), call.choice("keys of a block", cut.block);
@@ -108,10 +111,11 @@ class Selection {
     call.finish();
   }
 
-  Selection(const Problem& p, const Call& call, Carver& carver)
+  /// Pieces are cut for so many threads.
+  Selection(const Problem& p, const Call& call, int threads, Carver& carver)
       : p_(p),
         kernels_(call.kernels()),
-        cut_(plan(p, call.stays_alone(scoring_of(p) + output_of(p)) ? 1 : call.threads(), Scorer::block(p))),
+        cut_(plan(p, threads, Scorer::block(p))),
         m_(carver, p, cut_, call.threads()),
         scorer_bytes_(bytes_of<Scorer>(p, kernels_, cut_)),
         scorers_(carver.take<std::byte>(call.threads() * std::int64_t(scorer_bytes_))) {}
