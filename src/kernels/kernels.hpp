@@ -168,8 +168,11 @@ using GemvSumsWidened = void (*)(const float* weights, std::ptrdiff_t pitch, int
                                  const std::byte* const* values, int count, std::ptrdiff_t column, int columns,
                                  float* sums, const std::byte* const* ahead) noexcept;
 
-/// Of a row of scores: the largest, scaled; sums of the exponentials and of their squares.
+/// A row of scores; then of it: the largest, scaled; sums of the exponentials and of their squares.
 struct SoftmaxRow {
+  float* x;
+  int n;
+  float scale;
   float largest, sum, squares;
 };
 
@@ -248,9 +251,9 @@ struct Kernels {
 
   // ---- attention over one chunk of list positions; bits per rung ----------------------------------------------------
 
-  /// In place on one row of scores: x = exp((x - max x) * scale), and the canonical sums of that and of its squares. exp
+  /// In place on rows of scores: x = exp((x - max x) * scale), and the canonical sums of that and of its squares. exp
   /// within 2 ulp, and what rounding its argument makes; below e^-86 it may be 0.
-  SoftmaxRow (*softmax)(float* x, int n, float scale) noexcept;
+  void (*softmax)(SoftmaxRow* rows, int count) noexcept;
   /// y += x * scale (fma), element-wise.
   void (*multiply_add)(const float* x, const float* scale, int n, float* y) noexcept;
   /// y = bf16(x * scale), element-wise; scale null: 1. Subnormal numbers may become 0.

@@ -329,17 +329,24 @@ DSAKIT_INLINE typename V::F power_of_two(typename V::F x, typename V::F unit) {
   return V::times_power_of_two(fma(u, p, c(1)), shifted);
 }
 
+/// Of scores times the scale; a scale that may turn their order goes on them first.
 template <class V>
-SoftmaxRow softmax(float* x, int n, float scale) noexcept {
-  using F = typename V::F;
-  if (!(scale > 0)) {  // else the largest is so before it is scaled
-    for (int i = 0; i < n; ++i) x[i] *= scale;
-    scale = 1;
+DSAKIT_INLINE float largest_score(SoftmaxRow& row) {
+  if (!(row.scale > 0)) {
+    for (int i = 0; i < row.n; ++i) row.x[i] *= row.scale;
+    row.scale = 1;
   }
-  const float largest = maximum<V>(n, -__builtin_inff(), [=](std::int64_t i, int some) __attribute__((always_inline)) {
-    return V::load_floats(x + i, some);
-  });
-  const F unit = V::set_float(scale * 1.44269504f), most = V::set_float(largest);
+  const float* const x = row.x;
+  return maximum<V>(row.n, -__builtin_inff(),
+                    [=](std::int64_t i, int some) __attribute__((always_inline)) { return V::load_floats(x + i, some); });
+}
+
+template <class V>
+DSAKIT_INLINE void exponentials(SoftmaxRow& row, float largest) {
+  using F = typename V::F;
+  float* const x = row.x;
+  const int n = row.n;
+  const F unit = V::set_float(row.scale * 1.44269504f), most = V::set_float(largest);
   F sum[V::kParts] = {}, squares[V::kParts] = {};
   const auto step = [&](int i, int r, int some) __attribute__((always_inline)) {
     F e = power_of_two<V>(V::load_floats(x + i, some) - most, unit);
@@ -354,7 +361,18 @@ SoftmaxRow softmax(float* x, int n, float scale) noexcept {
 #pragma GCC unroll 4
   for (int r = 0; r < V::kParts; ++r, i += V::kLanes)
     if (i < n) step(i, r, least(n - i, V::kLanes));
-  return {largest * scale, folded<V>(sum), folded<V>(squares)};
+  row.largest = largest * row.scale, row.sum = folded<V>(sum), row.squares = folded<V>(squares);
+}
+
+/// The largest of a row is looked for beside the exponentials of the one before: it is a chain that they wait for.
+template <class V>
+void softmax(SoftmaxRow* rows, int count) noexcept {
+  float largest = count > 0 ? largest_score<V>(rows[0]) : 0;
+  for (int r = 0; r < count; ++r) {
+    const float next = r + 1 < count ? largest_score<V>(rows[r + 1]) : 0;
+    exponentials<V>(rows[r], largest);
+    largest = next;
+  }
 }
 
 template <class V>

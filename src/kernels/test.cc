@@ -993,7 +993,9 @@ TEST_P(OnRung, ExpIsWithinTwoUlpAndItsArgument) {
   for (float v = 0; v > -110; v = std::nextafter(v - 1e-4f, -kInf)) x.push_back(v);
   for (const float v : {-1e6f, -1e30f, -std::numeric_limits<float>::max(), -kInf}) x.push_back(v);
   const std::vector<float> in = x;
-  EXPECT_EQ(k.softmax(x.data(), int(x.size()), 1).largest, 0);
+  SoftmaxRow all{x.data(), int(x.size()), 1, 0, 0, 0};
+  k.softmax(&all, 1);
+  EXPECT_EQ(all.largest, 0);
   EXPECT_EQ(x[0], 1);
   for (std::size_t i = 0; i < x.size(); ++i) {
     if (in[i] < -86 && x[i] == 0) continue;
@@ -1010,9 +1012,10 @@ TEST_P(OnRung, Softmax) {
         if (n % 3 == 0 && scale > 0) in[n / 2] = -kInf;
         const Guarded<float> x(in, edge);
         double largest = -kInf;
-        const auto [most, sum, squares] = k.softmax(x, n, scale);
+        SoftmaxRow row{x, n, scale, 0, 0, 0};
+        k.softmax(&row, 1);
         for (const float v : in) largest = std::max(largest, double(v) * scale);
-        ASSERT_EQ(most, float(largest));
+        ASSERT_EQ(row.largest, float(largest));
         float lanes[16] = {};
         double all = 0;
         for (int i = 0; i < n; ++i) {
@@ -1023,11 +1026,33 @@ TEST_P(OnRung, Softmax) {
         }
         for (int half = 8; half > 0; half /= 2)
           for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
-        ASSERT_EQ(sum, lanes[0]);
-        ASSERT_NEAR(squares, all, all * 0x1p-20);
+        ASSERT_EQ(row.sum, lanes[0]);
+        ASSERT_NEAR(row.squares, all, all * 0x1p-20);
       }
   std::vector<float> x{1, kNaN, 2};
-  EXPECT_TRUE(std::isnan(k.softmax(x.data(), 3, 1).sum));
+  SoftmaxRow row{x.data(), 3, 1, 0, 0, 0};
+  k.softmax(&row, 1);
+  EXPECT_TRUE(std::isnan(row.sum));
+}
+
+TEST_P(OnRung, SoftmaxOfRowsIsThatOfEach) {
+  std::vector<std::vector<float>> together, alone;
+  std::vector<SoftmaxRow> rows;
+  for (const int n : {256, 1, 17, 64, 255, 3}) alone.push_back(random_floats(n, 10));
+  together = alone;
+  for (std::vector<float>& x : together)
+    rows.push_back({x.data(), int(x.size()), rows.size() % 3 == 2 ? -0.5f : 0.25f, 0, 0, 0});
+  std::vector<SoftmaxRow> each = rows;
+  k.softmax(rows.data(), int(rows.size()));
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    each[r].x = alone[r].data();
+    k.softmax(&each[r], 1);
+    EXPECT_TRUE(same(together[r], alone[r])) << r;
+    EXPECT_EQ(rows[r].largest, each[r].largest);
+    EXPECT_EQ(rows[r].sum, each[r].sum);
+    EXPECT_EQ(rows[r].squares, each[r].squares);
+  }
+  k.softmax(nullptr, 0);
 }
 
 TEST_P(OnRung, MultiplyAddAndRound) {

@@ -71,19 +71,28 @@ void Worker::show_scores(int r, const Visible& visible, float scale) const {
 void Worker::softmax(const Partial& all) {
   n_precise_ = 0;
   const int padded = lanes_above(now_->count);
+  SoftmaxRow row[kBlockRows], *end = row;  // of those that see something
+  for (int r = block_.first; r < block_.end; ++r) {
+    const Visible& visible = now_->visible[r / tile_.heads];
+    const int low = lanes_below(visible.low);
+    const float scale = visible.any() ? scale_and_mask(r, visible) : kNaN;
+    rescale_[r] = {1, 0};
+    if (scale != scale) continue;
+    if (plan_.taps) show_scores(r, visible, scale);
+    *end++ = {scores(r) + low, visible.high - low, scale, 0, 0, 0};
+  }
+  k_.softmax(row, int(end - row));
+  const SoftmaxRow* next = row;
   for (int r = block_.first; r < block_.end; ++r) {
     const Visible& visible = now_->visible[r / tile_.heads];
     float* const x = scores(r);
     const int low = lanes_below(visible.low);
-    const float scale = visible.any() ? scale_and_mask(r, visible) : kNaN;
-    if (scale != scale) {  // nothing to see here
+    if (next == end || next->x != x + low) {  // nothing to see here
       std::fill_n(x, padded, 0.0f);
       round_probabilities(r, {0, 0, nullptr}, 0);
-      rescale_[r] = {1, 0};
       continue;
     }
-    if (plan_.taps) show_scores(r, visible, scale);
-    const auto [max, sum, squares] = k_.softmax(x + low, visible.high - low, scale);
+    const auto& [from, n, scale, max, sum, squares] = *next++;
     std::fill_n(x, low, 0.0f), std::fill(x + visible.high, x + padded, 0.0f);
     const float shift = plan_.keyed_values ? scale_by_value(x, visible) : 0;
     if (plan_.products == Products::bf16 && sum * sum < p_.precise_keys * squares) precise_[n_precise_++] = r;

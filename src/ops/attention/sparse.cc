@@ -296,8 +296,11 @@ class Worker {
   /// Scores to probabilities, merged into `all` but for the values; which heads need 16 bits.
   void softmax(const Partial& all, std::pair<float, float>* rescale) {
     precise_heads_ = 0;
+    SoftmaxRow row[kTileHeads];
+    for (int h = 0; h < heads_; ++h) row[h] = {s_.scores + h * kScorePitch, count_, p_.scale, 0, 0, 0};
+    k_.softmax(row, heads_);
     for (int h = 0; h < heads_; ++h) {
-      const auto [max, sum, squares] = k_.softmax(s_.scores + h * kScorePitch, count_, p_.scale);
+      const auto& [x, n, scale, max, sum, squares] = row[h];
       // Without any preference all heads are alike, and so are their errors: the scales get 16 bits.
       const bool alike = plan_.quantised && sum == float(count_);
       if (!plan_.wide && (alike || sum * sum < kMany * squares)) precise_[precise_heads_++] = h;
