@@ -6,9 +6,10 @@
 namespace dsakit {
 
 void bench_interleave_rope(std::vector<BenchCase>& cases) {
-  const std::int64_t t = 128, heads = 128, n = 64;
-  cases.push_back({.op = "interleave_rope",
-                   .size = "t=128 heads=128",
+  for (const std::int64_t t : {128, 1024}) {
+    const std::int64_t heads = 128, n = 64;
+    cases.push_back({.op = "interleave_rope",
+                   .size = "t=" + std::to_string(t) + " heads=128",
                    .bytes = double(4 * t * heads * n + 4 * t * n),
                    .prepare = [=] {
                      struct Data {
@@ -25,6 +26,7 @@ void bench_interleave_rope(std::vector<BenchCase>& cases) {
                                        {.y = tensor(d->y.data(), {t, heads, 1, n})}, c);
                      };
                    }});
+  }
 }
 
 }  // namespace dsakit

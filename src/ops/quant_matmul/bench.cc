@@ -16,22 +16,32 @@ void bench_quant_matmul(std::vector<BenchCase>& cases) {
                        .bytes = double(k * n + t * k + 2 * t * n),
                        .i8_ops = 2 * double(t) * double(k * n),
                        .prepare = [=] {
-                         struct Data {
-                           std::vector<std::int8_t> x, w;
-                           std::vector<float> row, column;
-                           std::vector<bf16> y;
+                         // Few rows read the weight from memory, as a model does: several take turns.
+                         struct Weight {
+                           std::vector<std::int8_t> w;
                            PackedWeight packed;
                          };
+                         struct Data {
+                           std::vector<std::int8_t> x;
+                           std::vector<float> row, column;
+                           std::vector<bf16> y;
+                           std::vector<Weight> weights;
+                           std::size_t turn = 0;
+                         };
                          Random r(1);
-                         auto w = random_i8(r, k * n);
-                         PackedWeight p(tensor(w.data(), {k, n}));
-                         auto d = std::make_shared<Data>(Data{
-                             random_i8(r, t * k), std::move(w), random_f32(r, t, 0.001f, 0.01f),
-                             random_f32(r, n, 0.001f, 0.01f), std::vector<bf16>(std::size_t(t * n)), std::move(p)});
-                         Tensor weight = lies == "packed" ? d->packed.tensor() : tensor(d->w.data(), {k, n});
-                         if (lies == "NZ") weight.format = Format::NZ;
-                         if (lies == "transposed") weight.stride = {1, k};
+                         auto d = std::make_shared<Data>(Data{random_i8(r, t * k), random_f32(r, t, 0.001f, 0.01f),
+                                                              random_f32(r, n, 0.001f, 0.01f),
+                                                              std::vector<bf16>(std::size_t(t * n)), {}});
+                         for (int i = 0; i < (t <= 8 ? 6 : 1); ++i) {
+                           auto w = random_i8(r, k * n);
+                           PackedWeight p(tensor(w.data(), {k, n}));
+                           d->weights.push_back({std::move(w), std::move(p)});
+                         }
                          return [=](Context& c) {
+                           Weight& at = d->weights[d->turn++ % d->weights.size()];
+                           Tensor weight = lies == "packed" ? at.packed.tensor() : tensor(at.w.data(), {k, n});
+                           if (lies == "NZ") weight.format = Format::NZ;
+                           if (lies == "transposed") weight.stride = {1, k};
                            quant_matmul({.x1 = tensor(d->x.data(), {t, k}),
                                          .x2 = weight,
                                          .scale = tensor(d->column.data(), {n}),
