@@ -26,7 +26,7 @@ class Team {
   using Each = void (*)(void* data, std::int64_t i, int thread);
   void run(std::int64_t n, int threads, Each each, void* data);
 
-  /// Whether its threads look out for a loop: then they come in less than a microsecond, else in 5 to 50.
+  /// Whether its threads look out for a loop: then they come in a microsecond or two, else in 5 to 50.
   bool awake() const { return threads_ && sleeping_.load(std::memory_order_relaxed) == 0; }
 
   /// Whether this thread is inside of an item, or of a parallel region of OpenMP.

@@ -69,20 +69,23 @@ void Chunk::apply_masks(const Problem& p, const Tile& t, std::int64_t chunk) {
   low = lanes_below(low);
   first = base + low;
   count = std::max(high - low, 0);
-  whole = true, hides = false;
+  whole = true;
   for (int i = 0; i < t.queries; ++i) {
     Visible& x = visible[i];
     if (x.any()) x.low -= low, x.high -= low;
     if (x.hidden) x.hidden += low;
-    whole = whole && x.whole(count), hides = hides || x.hidden;
+    whole = whole && x.whole(count);
   }
   if (!whole) find_used(t.queries);
 }
 
 void Chunk::find_used(int queries) {
   int latest = 0, earliest = count;  // what everybody sees: between the two
-  for (const Visible& x : std::span(visible, std::size_t(queries)))
+  bool hides = false;
+  for (const Visible& x : std::span(visible, std::size_t(queries))) {
     if (x.any()) latest = std::max(latest, x.low), earliest = std::min(earliest, x.high);
+    hides = hides || x.hidden;
+  }
   std::memset(used, !hides, sizeof used), std::memset(shared, 0, sizeof shared);
   if (latest < earliest) std::memset(shared + latest, 1, std::size_t(earliest - latest));
   for (int i = 0; i < queries && hides; ++i) {

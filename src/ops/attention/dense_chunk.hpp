@@ -40,7 +40,6 @@ struct Chunk {
   std::int64_t first = 0;      // position of its first key
   int count = 0;               // 0: nobody sees anything
   bool whole = true;           // everybody sees all of it
-  bool hides = false;          // bytes of a mask hide something
   Visible visible[kTileRows];  // per query
   // Set only if not whole, 0 or 1: somebody may see the key (0: nobody does); everybody does who sees anything.
   std::uint8_t used[kChunk], shared[kChunk];

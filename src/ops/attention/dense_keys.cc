@@ -124,12 +124,10 @@ void Worker::find_hidden_infinities() {
 }
 
 /// What the products of this chunk want, unless the tile before has left it: panels of keys, their rope parts, values.
-/// Where no mask makes zeros of values, the tile before, which saw more, has left all that this one sees; codes have
-/// sums of what was there then, and want as many.
 void Worker::make_panels() {
-  const bool keys = !gemv_scores(), values = !gemv_values(), codes = plan_.products == Products::int8;
-  const Held wanted{tile_.b, tile_.g, now_->first, keys && values && !now_->hides ? now_->count : 0};
-  if (held_.has(wanted) && (!codes || wanted.count == held_.count)) return;
+  const bool keys = !gemv_scores(), values = !gemv_values();
+  const Held wanted{tile_.b, tile_.g, now_->first, keys && values && now_->whole ? now_->count : 0};
+  if (wanted.count > 0 && wanted == held_) return;
   held_ = wanted;
   for (int j = 0, i = 0; j < now_->count && (keys || p_.rope); j += kPanel, ++i) {
     const int count = std::min(kPanel, now_->count - j);

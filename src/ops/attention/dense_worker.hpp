@@ -167,7 +167,7 @@ class Worker {
   struct Held {
     std::int64_t b, g, first;
     int count;
-    bool has(const Held& x) const { return b == x.b && g == x.g && first == x.first && x.count > 0 && x.count <= count; }
+    bool operator==(const Held&) const = default;
   } held_{};
   Chunk chunk_[2], *now_ = chunk_, *next_ = chunk_ + 1;
   std::pair<float, float> rescale_[kTileRows];  // what was before, this chunk

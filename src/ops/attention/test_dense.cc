@@ -268,6 +268,26 @@ TEST_P(DenseAttention, RowsAreIndependent) {
   }
 }
 
+/// The next key after all that a tile sees, odd in number, is one that the tile beside it has seen.
+TEST_P(DenseAttention, WhatTheTileBesideSeesCannotLeak) {
+  for (const DType type : {DType::bf16, DType::f16, DType::f32})
+    for (const int keys : {257, 258, 259, 260, 275}) {
+      Shape s;
+      s.lengths = {{256, keys}}, s.width = s.value = 64, s.causal = 1;
+      s.query = s.kv = s.out = type;
+      Case clean(s), dirty(s);
+      const std::int64_t first = keys - 256 + 128;  // that no query of the first tile of 128 sees
+      for (std::int64_t k = first; k < first + 32; ++k)
+        for (int d = 0; d < s.value; ++d) {
+          dirty.values.set(dirty.at(0, 0, k, d, s.value, 0), d % 2 ? INFINITY : NAN);
+          dirty.key.set(dirty.at(0, 0, k, d, s.width, 0), NAN);
+        }
+      const Result expected = run(clean), got = run(dirty);
+      for (std::int64_t i = 0; i < 128 * s.value; ++i) ASSERT_EQ(got.out.get(i), expected.out.get(i)) << keys << " " << i;
+      ASSERT_FALSE(std::isfinite(got.out.get(255 * s.value)));
+    }
+}
+
 /// NaN and infinity in keys and values that some rows see: they reach those rows and no other.
 TEST_P(DenseAttention, WhatIsHiddenCannotLeak) {
   for (const DType type : {DType::bf16, DType::f16, DType::f32})
