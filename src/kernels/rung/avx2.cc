@@ -5,6 +5,7 @@
 
 namespace dsakit {
 
-void use_avx2(Kernels& k) { fill<Vec256, WidenedI8<Vec256>, FmaPairs<Vec256, bf16>>(k, 0); }
+// GEMV kernels up to as many rows as two tiles of theirs hold: each tile transposes keys anew.
+void use_avx2(Kernels& k) { fill<Vec256, WidenedI8<Vec256>, FmaPairs<Vec256, bf16>>(k, 12); }
 
 }  // namespace dsakit
