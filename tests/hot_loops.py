@@ -63,8 +63,8 @@ EXPECTED = {
     },
     "neon_bf16": {"tile<VecNeon, DotBf16, bf16, 1, 4>": 16, "tile<VecNeon, DotBf16, bf16, 6, 1>": 24},
 }
-# Written for 32 registers; with 16, GEMV kernels and strips have a few of them on the stack, and still are faster than panels for few
-# rows. Codes are arranged
+# Written for 32 registers; with 16, GEMV kernels and strips have a few of them on the stack, and tails of columns go by way of it: of
+# few rows they are faster than panels all the same. Codes are arranged
 # once for many products; keys wider than 12288 are not prepared. Decoding e4m3 codes takes tables and masks besides the
 # sums, with 16 registers more than there are: other orders of the same steps measured no faster.
 NOT_HOT = re.compile(
