@@ -130,6 +130,10 @@ class Bench {
     time("strip_i8", &Kernels::strip_product, size, work, [&](auto f) {
       f(codes_.data(), kDepth, m, {weights_i8_.data(), kColumns}, kDepth, kColumns, acc_.data(), kColumns, false, weights_i8_.data());
     });
+    time("strip_i8_nz", &Kernels::strip_product, size, work, [&](auto f) {
+      for (int j = 0; j < kColumns; j += kPanel)
+        f(codes_.data(), kDepth, m, {weights_i8_.data() + j * kDepth, 32, 32 * kDepth}, kDepth, kPanel, acc_.data() + j, kColumns, false, weights_i8_.data());
+    });
     time("strip_bf16", &Kernels::strip_product, size, work, [&](auto f) {
       f(a_bf16_.data(), kDepth, m, {weights_bf16_.data(), kColumns}, kDepth, kColumns, y_.data(), kColumns, false, weights_bf16_.data());
     });

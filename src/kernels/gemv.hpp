@@ -166,7 +166,7 @@ template <class V, class Kind, int Digits, int Rows>
         if (d % 64 == 0) {
           const std::byte* const* soon = at + kKeys < count ? t.keys + at + kKeys : row[0];
 #pragma GCC unroll 16
-          for (int k = 0; k < Block::kKeys; ++k) prefetch(soon[k] + d);
+          for (int k = 0; k < Block::kKeys; ++k) prefetch<V>(soon[k] + d);
         } else if (d % 64 == 32 && at < count) {
           for (int k = d / 64 * share; k < least((d / 64 + 1) * share, Block::kKeys); ++k)
             for (int b = 0; b < t.ahead_bytes; b += 64) prefetch_l2(t.ahead[at + k] + b);
@@ -303,6 +303,11 @@ struct ValuesOfCodes {
     const I b = Half == 0 ? V::unpack_low8(y[2], y[3]) : V::unpack_high8(y[2], y[3]);
     x[0] = V::unpack_low16(a, b), x[1] = V::unpack_high16(a, b);
   }
+  /// 32 columns in two registers: rows(run, i) loads row 2 * i of a run of 32 bytes and the next.
+  template <class Rows>
+  DSAKIT_INLINE static void run(Rows rows, int, I (&x)[2]) {
+    V::interleave_rows8(Dot::key(rows(0, 0)), Dot::key(rows(0, 1)), x);
+  }
   DSAKIT_INLINE static I value(I x, int step) { return Dot::column(x, step); }
   DSAKIT_INLINE static Sum dot(Sum sum, I value, I word, int) { return Dot::dot(sum, value, word); }
   /// Where block b of register i belongs.
@@ -319,6 +324,15 @@ struct PairColumns {
   DSAKIT_INLINE static void half(Row row, int left, I* x) {
     const I even = row(0, V::kBytes * Half), odd = left > 1 ? row(1, V::kBytes * Half) : I{};
     x[0] = V::unpack_low16(even, odd), x[1] = V::unpack_high16(even, odd);
+  }
+  /// The same: two runs.
+  template <class Rows>
+  DSAKIT_INLINE static void run(Rows rows, int left, I (&x)[2]) {
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+      x[i] = V::interleave_rows16(rows(i, 0));
+      if (left == 1) x[i] &= 0xffff;
+    }
   }
   /// Where block b of register i belongs.
   static constexpr int column(int i, int b) { return i / 2 * (V::kBytes / 2) + 8 * b + i % 2 * 4; }

@@ -84,7 +84,7 @@ DSAKIT_INLINE void transpose_rows(const T* const* rows, int count, int dims, int
 #pragma GCC unroll 16
     for (int r = 0; r < V::kLanes; ++r) {
       x[r] = j + r < count ? W::load(rows[j + r] + c, dims - c) : I{};
-      if (line && j + r + kRowsAhead < count) prefetch(rows[j + r + kRowsAhead] + c);
+      if (line && j + r + kRowsAhead < count) prefetch<V>(rows[j + r + kRowsAhead] + c);
     }
     V::transpose(x);
     To* out = panel + Panel<To>::at(c, j);
@@ -116,11 +116,11 @@ void transpose_codes(const std::int8_t* const* rows, int count, int dims, std::i
 }
 
 /// Lines of a row's columns [c, c + 64). A row may begin anywhere in a line, so that its end lies in one more.
-template <class T>
+template <class V, class T>
 DSAKIT_INLINE void prefetch_columns(const T* row, int c, int dims) {
   for (int line = 0; line < kPanel; line += 64 / int(sizeof(T)))
-    if (c + line < dims) prefetch(row + c + line);
-  if (c + kPanel >= dims) prefetch(row + dims - 1);
+    if (c + line < dims) prefetch<V>(row + c + line);
+  if (c + kPanel >= dims) prefetch<V>(row + dims - 1);
 }
 
 /// Pairs of rows side by side.
@@ -134,7 +134,7 @@ void interleave(const T* const* rows, int count, int dims, bf16* panels) noexcep
     for (int c = 0; c < dims; c += kPanel) {
       bf16* out = panels + Panels<bf16>::at(count, j, c);
       if (j + kRowsAhead + 1 < count)
-        prefetch_columns(rows[j + kRowsAhead], c, dims), prefetch_columns(rows[j + kRowsAhead + 1], c, dims);
+        prefetch_columns<V>(rows[j + kRowsAhead], c, dims), prefetch_columns<V>(rows[j + kRowsAhead + 1], c, dims);
       const auto columns = [&](auto rest) __attribute__((always_inline)) {
 #pragma GCC unroll 16
         for (int s = 0; s < kPanel; s += V::kLanes) {
@@ -155,7 +155,7 @@ void interleave(const T* const* rows, int count, int dims, float* panels) noexce
   for (int j = 0; j < count; ++j)
     for (int c = 0; c < dims; c += kPanel) {
       float* out = panels + Panels<float>::at(count, j, c);
-      if (j + kAhead < count) prefetch_columns(rows[j + kAhead], c, dims);
+      if (j + kAhead < count) prefetch_columns<V>(rows[j + kAhead], c, dims);
       const auto columns = [&](auto rest) __attribute__((always_inline)) {
 #pragma GCC unroll 16
         for (int s = 0; s < kPanel; s += V::kLanes)
@@ -197,7 +197,7 @@ void interleave_codes(const std::int8_t* const* rows, int count, int dims, std::
           for (int r = 0; r < 4; ++r) {
             const int rest = dims - c - V::kBytes * part;
             x[r] = j + r < count ? V::load_bytes(rows[j + r] + c + V::kBytes * part, rest) : I{};
-            if (part == 0 && j + r + kRowsAhead < count) prefetch_columns(rows[j + r + kRowsAhead], c, dims);
+            if (part == 0 && j + r + kRowsAhead < count) prefetch_columns<V>(rows[j + r + kRowsAhead], c, dims);
             x[r] = V::spread(x[r]);
           }
           interleave_blocks<V>(x);

@@ -48,11 +48,11 @@ constexpr int vectors_for(int rows) {
 
 /// `Lines` cache lines of what comes later are asked for at each group: whole groups of what comes soon, or the share
 /// of a tile in the next block, which should lie in L2 by then and not push this one out of L1.
-template <int Lines>
+template <class V, int Lines>
 DSAKIT_INLINE void ask(const char* ahead, std::ptrdiff_t second) {
   if constexpr (Lines == 4)
 #pragma GCC unroll 4
-    for (int l = 0; l < Lines; ++l) prefetch(ahead + 64 * l);
+    for (int l = 0; l < Lines; ++l) prefetch<V>(ahead + 64 * l);
   if constexpr (Lines == 1 || Lines == 2) prefetch_l2(ahead);
   if constexpr (Lines == 2) prefetch_l2(ahead + second);
 }
@@ -107,7 +107,7 @@ DSAKIT_INLINE void tile_of_columns(const Tile& t, int column) {
   const auto whole = [](const char* p) __attribute__((always_inline)) { return V::broadcast(p); };
   const std::ptrdiff_t further = Panel<T>::kGroup * t.ahead_pitch;
   for (int g = 0; g < t.groups; ++g, a += 4 * Dot::kSteps, panel += kGroupBytes, ahead += further) {
-    ask<Lines>(ahead, t.ahead_second);
+    ask<V, Lines>(ahead, t.ahead_second);
     unrolled<Dot::kSteps>([&]<int Step>() __attribute__((always_inline)) { step.template operator()<Step>(whole); });
   }
   if constexpr (!kExact)
@@ -161,7 +161,7 @@ DSAKIT_INLINE void squares_of_columns(const Tile& t, int column) {
   const std::ptrdiff_t further = Panel<T>::kGroup * t.ahead_pitch;
   int g = 0;
   for (; g + 2 <= t.groups; g += 2, a += 8, panel += 2 * kGroupBytes, ahead += 2 * further) {
-    ask<Lines>(ahead, t.ahead_second), ask<Lines>(ahead + further, t.ahead_second);
+    ask<V, Lines>(ahead, t.ahead_second), ask<V, Lines>(ahead + further, t.ahead_second);
     step(panel + kGroupBytes, a, t.a_stride);
   }
   if (g < t.groups || t.odd) {
@@ -204,7 +204,7 @@ constexpr TileFunction kTilesOf[kTileRows] = {tile<V, Dot, T, 1, Lines>, tile<V,
 
 /// All rows meet one block of the panel before the next: 64 KiB (128 of fp32), which stays in L2. Meanwhile the tiles
 /// ask for the block after it, or for what the caller names, the first ones for equal shares, so that with many rows
-/// weights from DRAM cost nothing. A single tile streams: it asks 4 KiB ahead. (Behind the last block lies the next
+/// weights from DRAM cost nothing. A single tile streams: it asks kStreamAhead bytes ahead. (Behind the last block lies the next
 /// panel; asking for what is not there does no harm.)
 template <class V, class Dot, class T>
 DSAKIT_INLINE void multiply(Tile t, int m, int k, Ahead ahead) {
@@ -230,7 +230,7 @@ DSAKIT_INLINE void multiply(Tile t, int m, int k, Ahead ahead) {
     t.groups = groups < kBlock ? groups : kBlock;
     t.odd = t.groups < kBlock && odd;
     const std::ptrdiff_t bytes = std::ptrdiff_t(t.groups) * kGroupBytes;
-    if (behind) next = t.panel + (count == 1 ? 4096 : bytes);
+    if (behind) next = t.panel + (count == 1 ? kStreamAhead<V> : bytes);
     t.a = rows;
     for (int rest = m, left = count, line = 0; left > 0; --left, line = (line + lines) % kLinesOfGroup<T>) {
       t.ahead = next + line_of_group<T>(line, t.ahead_pitch);

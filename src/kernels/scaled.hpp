@@ -132,7 +132,7 @@ DSAKIT_INLINE void scaled_tile(const ScaledTile& t, int column) {
     for (; r + 4 <= rows; r += 4, codes += 4 * kPanel, a += 4 * kWords) {
       if (column == 0)
 #pragma GCC unroll 4
-        for (int l = 0; l < 4; ++l) prefetch(codes + 4096 + 64 * l);
+        for (int l = 0; l < 4; ++l) prefetch_l1(codes + 4096 + 64 * l);
       group(4);
     }
     if (r < rows) group(rows - r);

@@ -22,12 +22,11 @@ struct StripBlock {
   int columns, lead;  // of the first tile, if it has less than 64
   std::int32_t* sums;
   const T* ahead;  // where the next block begins
-  typename V::I* kept;  // of a tile: what its rows became in registers
+  typename V::I* kept;  // [groups][4]: what a tile of the matrix became in registers
 };
 
-/// Rows that meet a tile: all there are; or some of more, of which the first keep what they interleave for the others, and
-/// the second, who ask for as much, have memory busy too.
-enum class Pass { only, first, second, later };
+/// Where a pass has its columns from: all of them from the matrix; or half, and keeps what later ones want.
+enum class Pass { only, first, later };
 
 /// Where a tile of `columns` columns lies, from a column on.
 template <class V, class T, bool Nz, bool Whole>
@@ -72,23 +71,24 @@ DSAKIT_INLINE void each_group(int count, F f) {
   }
 }
 
-/// The columns [column, end), 64 or less, times Rows rows from row r on. Those who ask for lines ask from `ahead` on.
-template <class V, class Kind, bool Nz, bool Whole, int Rows, Pass P>
+/// Half of the columns [column, end), 64 or less, or all of them, times Rows rows from row r on. With each group `Lines`
+/// lines are asked for, from `ahead` on.
+template <class V, class Kind, bool Nz, bool Whole, Pass P, int Rows, int Half, int Lines>
 [[gnu::noinline]] void strip_tile(const StripBlock<V, Kind>& t, int r, int column, int end, std::int32_t* sums,
                                   const std::byte* ahead) {
   using I = typename V::I;
-  constexpr int kLines = Nz || P == Pass::later ? 0 : V::kBytes / (P == Pass::only ? 16 : 32);  // of a group
+  constexpr int kVectors = P == Pass::only ? 4 : 2;
   const typename Kind::Row* const row = t.row + r;
   const std::ptrdiff_t pitch = t.strip.pitch * Kind::kSize;
   const int before = t.first;
   I* kept = t.kept;
-  for (; column < end; column += V::kBytes, sums += V::kBytes) {
+  for (sums += V::kLanes * 2 * Half; column < end; column += V::kBytes, sums += V::kBytes) {
     const StripColumns<V, typename StripBlock<V, Kind>::T, Nz, Whole> columns(t.strip, column, end - column);
-    typename Kind::Sum sum[Rows][4];
-#pragma GCC unroll 4
+    typename Kind::Sum sum[Rows][kVectors];
+#pragma GCC unroll 8
     for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 4
-      for (int v = 0; v < 4; ++v)
+      for (int v = 0; v < kVectors; ++v)
         sum[i][v] = before == 0 ? row[i].start : typename Kind::Sum(V::load(sums + i * kPanel + V::kLanes * v));
     std::ptrdiff_t at = 0;
     each_group<Kind>(t.count, [&]<int Steps, int Keys>(int j) __attribute__((always_inline)) {
@@ -96,35 +96,39 @@ template <class V, class Kind, bool Nz, bool Whole, int Rows, Pass P>
         return columns.load(at + least(k, Keys - 1) * pitch, byte);  // what is missing is the last one again, times 0
       };
       I x[4];
-      if constexpr (P == Pass::only || P == Pass::first) {
+      if constexpr (P != Pass::later) {
         Kind::template half<0>(load, Keys, x);
         Kind::template half<1>(load, Keys, x + 2);
         at += Kind::kKeys * pitch;
       }
+      constexpr int kFirst = V::kRegisters == 32 ? 2 : 0;  // all rows meet the first half at once, or they do not
 #pragma GCC unroll 4
       for (int v = 0; v < 4; ++v)
-        if constexpr (P == Pass::first) V::store(kept + v, x[v]);
-        else if constexpr (P != Pass::only) x[v] = V::load(kept + v);
+        if constexpr (P == Pass::first) {
+          if (v >= kFirst) V::store(kept + v, x[v]);
+        } else if constexpr (P == Pass::later) {
+          if (v < 2) x[v] = V::load(kept + 2 * Half + v);
+        }
       if constexpr (P != Pass::only) kept += 4;
 #pragma GCC unroll 4
-      for (int l = 0; l < kLines; ++l) prefetch_l2(ahead + 64 * l);
-      ahead += 64 * kLines;
+      for (int l = 0; l < Lines; ++l) prefetch_l2(ahead + 64 * l);
+      ahead += 64 * Lines;
 #pragma GCC unroll 2
       for (int step = 0; step < Steps; ++step)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int i = 0; i < Rows; ++i) {
           const I w = row[i].word(before + j, step);
 #pragma GCC unroll 4
-          for (int v = 0; v < 4; ++v) {
+          for (int v = 0; v < kVectors; ++v) {
             sum[i][v] = Kind::dot(sum[i][v], Kind::value(x[v], step), w, step);
             pin(sum[i][v]);  // else gcc 12 moves it from register to register, and spills
           }
         }
     });
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 4
-      for (int v = 0; v < 4; ++v) V::store(sums + i * kPanel + V::kLanes * v, I(sum[i][v]));
+      for (int v = 0; v < kVectors; ++v) V::store(sums + i * kPanel + V::kLanes * v, I(sum[i][v]));
   }
 }
 
@@ -144,29 +148,38 @@ DSAKIT_INLINE int strip_lead(const Strip<T>& s) {
   return (64 - over) % 64 / kSize;
 }
 
-/// All rows meet a tile before the next: what the first have read is near for the others.
+/// All rows meet a tile before the next. More than there are registers for take half of the columns at a time, for which
+/// the matrix is read, and interleaved, once.
 template <class V, class Kind, bool Nz>
 DSAKIT_INLINE void strip_block(const StripBlock<V, Kind>& t) {
   constexpr int kMost = V::kRegisters == 32 ? 4 : 2;
+  constexpr int kLines = Nz ? 0 : V::kBytes / 16;  // of a group
   const std::ptrdiff_t pitch = t.strip.pitch * Kind::kSize;
   const int bytes = t.columns * Kind::kSize, each = t.count * kPanel * Kind::kSize;
   const auto* ahead = reinterpret_cast<const std::byte*>(t.ahead);
   std::int32_t* sums = t.sums;
   for (int column = 0, from = 0, n = t.lead > 0 ? t.lead : kPanel; column < t.columns; column += n, n = kPanel) {
     const int end = least(column + n, t.columns);
-    const auto tile = [&]<bool Whole, Pass P>(int r) __attribute__((always_inline)) {
-      const auto* const lines = ahead + from + (P == Pass::second ? each / 2 : 0);
-      with_constant<kMost>(least(t.m - r, kMost), [&]<int Rows>() {
-        strip_tile<V, Kind, Nz, Whole, Rows, P>(t, r, column, end, sums + r * kPanel, lines);
+    const auto pass = [&]<bool Whole, Pass P, int Rows, int Half, int Lines>(int r) __attribute__((always_inline)) {
+      strip_tile<V, Kind, Nz, Whole, P, Rows, Half, Lines>(t, r, column, end, sums + r * kPanel,
+                                                           ahead + from + Half * each / 2);
+    };
+    const auto all_rows = [&]<bool Whole>() {
+      if (t.m <= kMost)
+        return with_constant<kMost>(
+            t.m, [&]<int Rows>() { pass.template operator()<Whole, Pass::only, Rows, 0, kLines>(0); });
+      with_constant<kMost>(least(t.m, 2 * kMost) - kMost, [&]<int More>() {
+        pass.template operator()<Whole, Pass::first, kMost + More, 0, kLines / 2>(0);
+        pass.template operator()<Whole, Pass::later, kMost + More, 1, kLines / 2>(0);
       });
+      if constexpr (2 * kMost < kStripRows)
+        for (int r = 2 * kMost; r < t.m; r += 2 * kMost)
+          with_constant<2 * kMost>(least(t.m - r, 2 * kMost), [&]<int Rows>() {
+            pass.template operator()<Whole, Pass::later, Rows, 0, 0>(r);
+            pass.template operator()<Whole, Pass::later, Rows, 1, 0>(r);
+          });
     };
-    const auto rows = [&]<bool Whole>() {
-      if (t.m <= kMost) return tile.template operator()<Whole, Pass::only>(0);
-      strip_tile<V, Kind, Nz, Whole, kMost, Pass::first>(t, 0, column, end, sums, ahead + from);
-      tile.template operator()<Whole, Pass::second>(kMost);
-      for (int r = 2 * kMost; r < t.m; r += kMost) tile.template operator()<Whole, Pass::later>(r);
-    };
-    end - column == kPanel ? rows.template operator()<true>() : rows.template operator()<false>();
+    end - column == kPanel ? all_rows.template operator()<true>() : all_rows.template operator()<false>();
     sums += t.m * kPanel;
     for (from += each; from >= bytes; ahead += pitch) from -= bytes;
   }
@@ -185,25 +198,106 @@ DSAKIT_INLINE void take_row(const typename Kind::Weight* a, int k, typename Kind
   }
 }
 
+/// FRACTAL_NZ has the rows of a run one after the other: a register of 64 bytes holds two of them, and all rows of the
+/// left meet 32 columns at once, whose sums stay in registers through a block of k. Memory is read from front to back:
+/// one or two rows take what the hardware brings, more are slower, and ask for what would not be there in time.
+template <class V, class Kind, int Rows, class T, class C>
+[[gnu::noinline]] void run_tile(const typename Kind::Row* row, const Strip<T>& strip, int k, int columns, C* c,
+                                std::ptrdiff_t c_stride, bool add) {
+  using I = typename V::I;
+  using Sum = typename Kind::Sum;
+  constexpr int kAhead = Rows > 2 ? 6144 : 0;  // bytes
+  const auto* const at = reinterpret_cast<const std::byte*>(strip.rows);
+  // Of pairs, two runs; one that does not exist is the first again.
+  const std::byte* run[2] = {at, at + (columns > strip.kRun ? strip.run * Kind::kSize : 0)};
+  Sum sum[Rows][2];
+#pragma GCC unroll 8
+  for (int i = 0; i < Rows; ++i) sum[i][0] = sum[i][1] = row[i].start;
+  each_group<Kind>(k, [&]<int Steps, int Keys>(int j) __attribute__((always_inline)) {
+    const auto rows = [&](int r, int i) __attribute__((always_inline)) {
+      const std::byte* from = run[r];
+      if constexpr (kAhead > 0) prefetch_l2(from + 64 * i + kAhead);
+      if constexpr (Keys == Kind::kKeys) return V::load(from + 64 * i);
+      // What is missing is the last one again, times 0.
+      else return V::load_halves(from + 32 * least(2 * i, Keys - 1), from + 32 * least(2 * i + 1, Keys - 1));
+    };
+    I x[2];
+    Kind::run(rows, Keys, x);
+    run[0] += 32 * Kind::kKeys, run[1] += 32 * Kind::kKeys;
+#pragma GCC unroll 2
+    for (int step = 0; step < Steps; ++step)
+#pragma GCC unroll 8
+      for (int i = 0; i < Rows; ++i) {
+        const I w = row[i].word(j, step);
+#pragma GCC unroll 2
+        for (int v = 0; v < 2; ++v) {
+          sum[i][v] = Kind::dot(sum[i][v], Kind::value(x[v], step), w, step);
+          pin(sum[i][v]);  // else gcc 12 moves it from register to register
+        }
+      }
+  });
+#pragma GCC unroll 8
+  for (int i = 0; i < Rows; ++i)
+#pragma GCC unroll 2
+    for (int v = 0; v < 2; ++v) {
+      C* const to = c + i * c_stride + V::kLanes * v;
+      V::store(to, I(add ? Sum(V::load(to)) + sum[i][v] : sum[i][v]));
+    }
+}
+
+/// A run's part of some blocks of k, one after the other, before those of the next run.
 template <class V, class Kind, class T, class C>
-void strip_product(const typename Kind::Weight* a, std::ptrdiff_t a_stride, int m, const Strip<T>& strip, int k,
-                   int columns, C* c, std::ptrdiff_t c_stride, bool add, const T* ahead) noexcept {
+DSAKIT_INLINE void product_of_runs(const typename Kind::Weight* a, std::ptrdiff_t a_stride, int m,
+                                   const Strip<T>& strip, int k, int columns, C* c, std::ptrdiff_t c_stride,
+                                   bool add) {
+  constexpr int kBlocks = 4, kColumns = 2 * V::kLanes;
+  typename Kind::Weight words[kStripRows][Kind::kKeys == 2 ? kSumBlock : 1];  // of the last block, if k is odd
+  typename Kind::Row row[kBlocks][kStripRows];
+  for (int first = 0; first < k; first += kBlocks * kSumBlock) {
+    const auto each_block = [&](auto f) {
+      for (int b = 0; b < kBlocks && first + b * kSumBlock < k; ++b)
+        f(b, first + b * kSumBlock, least(k - first - b * kSumBlock, kSumBlock));
+    };
+    each_block([&](int b, int p, int n) {
+      for (int i = 0; i < m; ++i) {
+        const typename Kind::Weight* const from = a + i * a_stride + p;
+        if (n % Kind::kKeys == 0) row[b][i].take(from, n);
+        else take_row<Kind>(from, n, words[i], row[b][i]);
+      }
+    });
+    for (int column = 0; column < columns; column += kColumns)
+      each_block([&](int b, int p, int n) {
+        const T* const from = strip.rows + column / strip.kRun * strip.run + p * strip.pitch;
+        with_constant<kStripRows>(m, [&]<int Rows>() {
+          run_tile<V, Kind, Rows>(row[b], Strip<T>{from, strip.pitch, strip.run}, n, columns - column, c + column,
+                                  c_stride, add || p > 0);
+        });
+      });
+  }
+}
+
+/// Rows of a block at most.
+constexpr int kStripBlock = 128;
+
+/// A frame of its own: that of a row-major matrix has the sums of all columns, and is touched page by page.
+template <class V, class Kind, bool Nz, class T, class C>
+[[gnu::noinline]] void product_of_rows(const typename Kind::Weight* a, std::ptrdiff_t a_stride, int m,
+                                       const Strip<T>& strip, int k, int columns, C* c, std::ptrdiff_t c_stride,
+                                       bool add, const T* ahead) {
   // So many that a tile asks for one row of the next block, or half of one.
-  const int rows = is_close(strip) ? 128 : columns < 32 * kPanel ? 16 : 32;
-  const bool nz = strip.run != Strip<T>::kRun;
+  const int rows = Nz || is_close(strip) ? kStripBlock : columns < 32 * kPanel ? 16 : 32;
   const int lead = strip_lead(strip);
   typename Kind::Weight words[kStripRows][Kind::kKeys == 2 ? kSumBlock : 1];
   typename Kind::Row row[kStripRows];
   for (int i = 0; i < m; ++i) take_row<Kind>(a + i * a_stride, k, words[i], row[i]);
-  alignas(64) std::int32_t sums[kStripSums + kStripRows * kPanel];
-  typename V::I kept[(kSumBlock + Kind::kKeys - 1) / Kind::kKeys * 4 * kPanel / V::kBytes];
+  typename V::I kept[kStripBlock / Kind::kKeys * 4 * kPanel / V::kBytes];
+  alignas(64) std::int32_t sums[(Nz ? 0 : kStripSums) + kStripRows * kPanel];
   for (int first = 0, n; first < k; first += n) {
-    n = nz ? k : least(k - first, rows);
+    n = least(k - first, rows);
     StripBlock<V, Kind> block{row, m, strip, first, n, columns, lead, sums, ahead, kept};
     block.strip.rows += first * strip.pitch;
     if (first + n < k) block.ahead = block.strip.rows + n * strip.pitch;
-    if (nz) strip_block<V, Kind, true>(block);
-    else strip_block<V, Kind, false>(block);
+    strip_block<V, Kind, Nz>(block);
   }
   const std::int32_t* from = sums;
   for (int column = 0, some = lead > 0 ? lead : kPanel; column < columns; column += some, some = kPanel) {
@@ -220,6 +314,24 @@ void strip_product(const typename Kind::Weight* a, std::ptrdiff_t a_stride, int 
         to[j] = add ? to[j] + x : x;
       }
     }
+  }
+}
+
+template <class V, class Kind, class T, class C>
+void strip_product(const typename Kind::Weight* a, std::ptrdiff_t a_stride, int m, const Strip<T>& strip, int k,
+                   int columns, C* c, std::ptrdiff_t c_stride, bool add, const T* ahead) noexcept {
+  if (strip.run == strip.kRun) {
+    product_of_rows<V, Kind, false>(a, a_stride, m, strip, k, columns, c, c_stride, add, ahead);
+  } else if constexpr (V::kBytes == 64) {
+    product_of_runs<V, Kind>(a, a_stride, m, strip, k, columns, c, c_stride, add);
+  } else {  // panel after panel, as memory has them
+    for (int column = 0; column < columns; column += kPanel)
+      for (int p = 0; p < k; p += kSumBlock) {
+        const T* const from = strip.rows + column / strip.kRun * strip.run + p * strip.pitch;
+        product_of_rows<V, Kind, true>(a + p, a_stride, m, Strip<T>{from, strip.pitch, strip.run},
+                                       least(k - p, kSumBlock), least(columns - column, kPanel), c + column, c_stride,
+                                       add || p > 0, ahead);
+      }
   }
 }
 

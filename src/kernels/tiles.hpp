@@ -693,9 +693,16 @@ void strip_product_of_pairs_on_tiles(const bf16* a, std::ptrdiff_t a_stride, int
                                      int columns, float* c, std::ptrdiff_t c_stride, bool add,
                                      const bf16* ahead) noexcept {
   alignas(64) char tail[kTileSide * kTileBytes];
-  strip_product_on_tiles<V, StripOfPairs<V, Tiles>>(
-      [&](int first, int n) __attribute__((always_inline)) { load_weights<V, Tiles>(a + first, a_stride, m, n, tail); },
-      m, strip, k, columns, c, c_stride, add, ahead);
+  for (int block = 0; block < k; block += kSumBlock) {  // partial sums, as panels have them
+    const int depth = least(k - block, kSumBlock);
+    const Strip<bf16> some{strip.rows + block * strip.pitch, strip.pitch, strip.run};
+    strip_product_on_tiles<V, StripOfPairs<V, Tiles>>(
+        [&](int first, int n) __attribute__((always_inline)) {
+          load_weights<V, Tiles>(a + block + first, a_stride, m, n, tail);
+        },
+        m, some, depth, columns, c, c_stride, add || block > 0,
+        block + depth < k ? some.rows + depth * strip.pitch : ahead);
+  }
 }
 
 /// With FRACTAL_NZ and more than four rows: else the rung below is as fast or faster, whose rows are asked for in blocks

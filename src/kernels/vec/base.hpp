@@ -116,8 +116,18 @@ DSAKIT_INLINE void with_constant(int n, F f) {
 }
 
 /// Asks for a line of memory to come to L1, or to L2 and no nearer.
-DSAKIT_INLINE void prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
+DSAKIT_INLINE void prefetch_l1(const void* p) { __builtin_prefetch(p, 0, 3); }
 DSAKIT_INLINE void prefetch_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
+
+/// For what is read next, and how many bytes ahead of a stream: registers of whole lines leave most of it to the hardware,
+/// which requests for L1 disturb; smaller ones are slower without those (docs/notes/0024-prefetch.md).
+template <class V>
+DSAKIT_INLINE void prefetch(const void* p) {
+  if constexpr (V::kBytes == 64) prefetch_l2(p);
+  else prefetch_l1(p);
+}
+template <class V>
+constexpr int kStreamAhead = V::kBytes == 64 ? 1024 : 4096;
 
 }  // namespace
 }  // namespace dsakit

@@ -96,6 +96,21 @@ struct Vec512 : VecBase<64> {
                                  _mm256_loadu_si256(static_cast<const __m256i*>(high)), 1));
   }
 
+  /// Rows 0 and 1, and 2 and 3, of 32 codes each: the four of every column become a word.
+  DSAKIT_INLINE static void interleave_rows8(I a, I b, I (&x)[2]) {
+    const __m512i left = _mm512_set_epi32(27, 19, 11, 3, 26, 18, 10, 2, 25, 17, 9, 1, 24, 16, 8, 0);
+    const __m512i right = _mm512_set_epi32(31, 23, 15, 7, 30, 22, 14, 6, 29, 21, 13, 5, 28, 20, 12, 4);
+    const __m512i turned = _mm512_set4_epi32(0x0f0b0703, 0x0e0a0602, 0x0d090501, 0x0c080400);  // 4 x 4
+    x[0] = of(_mm512_shuffle_epi8(_mm512_permutex2var_epi32(raw(a), left, raw(b)), turned));
+    x[1] = of(_mm512_shuffle_epi8(_mm512_permutex2var_epi32(raw(a), right, raw(b)), turned));
+  }
+  /// Two rows of sixteen 16-bit numbers: the two of every column become a word.
+  DSAKIT_INLINE static I interleave_rows16(I x) {
+    const __m512i words = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    const __m512i order = _mm512_or_si512(words, _mm512_slli_epi32(_mm512_add_epi32(words, _mm512_set1_epi32(16)), 16));
+    return of(_mm512_permutexvar_epi16(order, raw(x)));
+  }
+
   // Inside 128-bit blocks.
   DSAKIT_INLINE static I unpack_low8(I a, I b) { return of(_mm512_unpacklo_epi8(raw(a), raw(b))); }
   DSAKIT_INLINE static I unpack_high8(I a, I b) { return of(_mm512_unpackhi_epi8(raw(a), raw(b))); }
