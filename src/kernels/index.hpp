@@ -240,6 +240,13 @@ template <class V, class Dot, int Keys, int Vectors, bool Tail, class From>
   CodeScores<V, Dot>::template tile<Keys, Vectors, Tail>(codes, pitch, weight, start, dims, key, key_stride, lane);
 }
 
+/// The heads of a query of one block, up to the last weight that is not 0.
+DSAKIT_INLINE int heads_of_block(const IndexQueryI8& query) {
+  int heads = kHeadBlock;
+  while (heads > 1 && query.weight[heads - 1] == 0) --heads;
+  return heads;
+}
+
 /// Keys [key, key + n) against a query; lanes in and out.
 template <class V, class Dot>
 DSAKIT_INLINE void add_scores(const IndexQueryI8& query, const std::int8_t* key, std::ptrdiff_t key_stride, int n,
@@ -250,14 +257,17 @@ DSAKIT_INLINE void add_scores(const IndexQueryI8& query, const std::int8_t* key,
   if constexpr (Dot::kBiasedQuery) Scores::starts(key, key_stride, n, query.dims, start);
   const auto groups = [&]<bool Tail>(const auto* from, std::ptrdiff_t stride) {
     using From = std::remove_cvref_t<decltype(*from)>;
-    for_each_head_group<V>(query.head_blocks, [&]<int Vectors>(int block) {
+    const auto group = [&]<int Vectors>(int block) {
       const std::uint8_t* codes = query.values + block * pitch;
       const float* weight = query.weight + block * kHeadBlock;
       for_each_key_tile<Tail ? 3 : index_keys<V>(Vectors)>(n, [&]<int Keys>(int k) {
         code_tile<V, Dot, Keys, Vectors, Tail, From>(codes, pitch, weight, start + k, query.dims, from + k * stride,
                                                      stride, lane + k * V::kParts);
       });
-    });
+    };
+    if (query.head_blocks > 1) return for_each_head_group<V>(query.head_blocks, group);
+    with_constant<V::kParts>((heads_of_block(query) + V::kLanes - 1) / V::kLanes,
+                             [&]<int Vectors>() { group.template operator()<Vectors>(0); });
   };
   if constexpr (Scores::kPrepares) {
     typename Dot::Prepared prepared[kPreparedCodes];
@@ -273,13 +283,13 @@ DSAKIT_INLINE void add_scores(const IndexQueryI8& query, const std::int8_t* key,
 
 constexpr int kFewHeads = 8;
 
-/// How many heads a query has up to the last weight that is not 0, of so few that half of sixteen lanes would be empty;
-/// 0: more, or more dims than a row of a GEMV has room for.
-inline int few_heads(const IndexQueryI8& query) {
+/// How many heads a query has that are better met as rows of a GEMV: so few that half of a register's lanes would be
+/// empty; 0: more, or more dims than a row of a GEMV has room for.
+template <class V>
+DSAKIT_INLINE int few_heads(const IndexQueryI8& query) {
   if (query.head_blocks > 1 || query.dims > kSumBlock) return 0;
-  int heads = kHeadBlock;
-  while (heads > 1 && query.weight[heads - 1] == 0) --heads;
-  return heads <= kFewHeads ? heads : 0;
+  const int heads = heads_of_block(query);
+  return heads <= (V::kLanes == 8 ? 4 : kFewHeads) ? heads : 0;
 }
 
 /// The first heads of a query as GemvQuery has rows; what follows is overwritten.
@@ -339,7 +349,7 @@ void index_scores_of_codes(const IndexQueryI8& query, const std::int8_t* key, st
                            float* scores) noexcept {
   using Scores = CodeScores<V, Dot>;
   constexpr int kParts = V::kParts;
-  if (const int heads = few_heads(query); heads > 0 && count >= kGemvKeys)
+  if (const int heads = few_heads<V>(query); heads > 0 && count >= kGemvKeys)
     return index_scores_of_few<V, Dot>(query, heads, key, key_stride, count, scores);
   for (int n; count > 0; count -= n, key += n * key_stride, scores += n) {
     n = least(count, Scores::kKeys);
