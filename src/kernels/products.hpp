@@ -204,8 +204,8 @@ constexpr TileFunction kTilesOf[kTileRows] = {tile<V, Dot, T, 1, Lines>, tile<V,
 
 /// All rows meet one block of the panel before the next: 64 KiB (128 of fp32), which stays in L2. Meanwhile the tiles
 /// ask for the block after it, or for what the caller names, the first ones for equal shares, so that with many rows
-/// weights from DRAM cost nothing. A single tile streams: it asks kStreamAhead bytes ahead. (Behind the last block lies the next
-/// panel; asking for what is not there does no harm.)
+/// weights from DRAM cost nothing. A single tile streams: it asks kStreamAhead bytes ahead. (Behind the last block lies
+/// the next panel; asking for what is not there does no harm.)
 template <class V, class Dot, class T>
 DSAKIT_INLINE void multiply(Tile t, int m, int k, Ahead ahead) {
   constexpr int kElements = Panel<T>::kGroup;
