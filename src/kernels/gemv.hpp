@@ -408,6 +408,22 @@ struct GemvSums {
   const std::byte* const* ahead;
 };
 
+/// Word j of every row meets registers of columns.
+template <class Kind, int Steps, int Rows, int Vectors, class I>
+DSAKIT_INLINE void add_dots(const typename Kind::Row* row, int j, const I* x, typename Kind::Sum (&sum)[Rows][Vectors]) {
+#pragma GCC unroll 2
+  for (int step = 0; step < Steps; ++step)
+#pragma GCC unroll 8
+    for (int r = 0; r < Rows; ++r) {
+      const I w = row[r].word(j, step);
+#pragma GCC unroll 4
+      for (int v = 0; v < Vectors; ++v) {
+        sum[r][v] = Kind::dot(sum[r][v], Kind::value(x[v], step), w, step);
+        pin(sum[r][v]);  // else gcc 12 moves it from register to register, and spills
+      }
+    }
+}
+
 /// `Share` fourths of the rows ahead are asked for: evenly, because more at a time than a core can wait for would stall
 /// it.
 template <class V, class Kind, int Rows, bool Whole, int Share>
@@ -433,17 +449,7 @@ template <class V, class Kind, int Rows, bool Whole, int Share>
 #pragma GCC unroll 4
           for (int line = 0; line < Kind::kSize; ++line)
             prefetch_l2(t.ahead[(kAhead ? j / Kind::kKeys * kAhead : j / 2) + k] + t.column * Kind::kSize + 64 * line);
-#pragma GCC unroll 2
-      for (int step = 0; step < Steps; ++step)
-#pragma GCC unroll 4
-        for (int r = 0; r < Rows; ++r) {
-          const I w = row[r].word(j, step);
-#pragma GCC unroll 4
-          for (int i = 0; i < 4; ++i) {
-            sum[r][i] = Kind::dot(sum[r][i], Kind::value(x[i], step), w, step);
-            pin(sum[r][i]);  // else gcc 12 moves it from register to register, and spills
-          }
-        }
+      add_dots<Kind, Steps>(row, j, x, sum);
     };
     // Where two keys take two steps, the last odd one takes one.
     constexpr bool kSplit = Kind::kKeys == 2 && Kind::kSteps == 2;

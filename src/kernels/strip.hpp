@@ -113,17 +113,7 @@ template <class V, class Kind, bool Nz, bool Whole, Pass P, int Rows, int Half, 
 #pragma GCC unroll 4
       for (int l = 0; l < Lines; ++l) prefetch_l2(ahead + 64 * l);
       ahead += 64 * Lines;
-#pragma GCC unroll 2
-      for (int step = 0; step < Steps; ++step)
-#pragma GCC unroll 8
-        for (int i = 0; i < Rows; ++i) {
-          const I w = row[i].word(before + j, step);
-#pragma GCC unroll 4
-          for (int v = 0; v < kVectors; ++v) {
-            sum[i][v] = Kind::dot(sum[i][v], Kind::value(x[v], step), w, step);
-            pin(sum[i][v]);  // else gcc 12 moves it from register to register, and spills
-          }
-        }
+      add_dots<Kind, Steps>(row, before + j, x, sum);
     });
 #pragma GCC unroll 8
     for (int i = 0; i < Rows; ++i)
@@ -224,17 +214,7 @@ template <class V, class Kind, int Rows, class T, class C>
     I x[2];
     Kind::run(rows, Keys, x);
     run[0] += 32 * Kind::kKeys, run[1] += 32 * Kind::kKeys;
-#pragma GCC unroll 2
-    for (int step = 0; step < Steps; ++step)
-#pragma GCC unroll 8
-      for (int i = 0; i < Rows; ++i) {
-        const I w = row[i].word(j, step);
-#pragma GCC unroll 2
-        for (int v = 0; v < 2; ++v) {
-          sum[i][v] = Kind::dot(sum[i][v], Kind::value(x[v], step), w, step);
-          pin(sum[i][v]);  // else gcc 12 moves it from register to register
-        }
-      }
+    add_dots<Kind, Steps>(row, j, x, sum);
   });
 #pragma GCC unroll 8
   for (int i = 0; i < Rows; ++i)
