@@ -404,25 +404,46 @@ def test_experts_follow_the_formula():
     assert torch.equal(module(x[5:9], index[5:9], weights[5:9]), out[5:9])
 
 
+def routed(model, ids):
+    """The logits, and the experts that each token went to."""
+    routes = []
+    modules = [layer.mlp.experts for layer in model.model.layers[2:]]
+    note = lambda _, args: routes.append(args[1].sort().values)
+    hooks = [module.register_forward_pre_hook(note) for module in modules]
+    logits = logits_of(model, ids)
+    for hook in hooks:
+        hook.remove()
+    return logits.flatten(0, 1), torch.cat(routes, -1)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_model_with_its_experts(kind, tmp_path):
+    """As close as a bfloat16 run, of the tokens with the experts of the exact model. Of 400 tokens about ten go elsewhere
+    in either run, where two experts are as good as one another, and are 4 to 10 times as far off."""
     model = made(kind, **MIXTURE)
     ids = torch.cat([tokens(0, 200), tokens(9000, 200)])
-    exact = logits_of(model, ids)
+    exact, experts = routed(model, ids)
+
+    def distance(other):
+        logits, chosen = routed(other, ids)
+        same = (chosen == experts).all(-1)
+        assert same.double().mean() >= 0.9
+        return rms((logits - exact)[same])
+
     half = copy.deepcopy(model).bfloat16()
-    theirs = rms(logits_of(half, ids) - exact)
+    theirs = distance(half)
     before = {name: w.clone() for name, w in model.state_dict().items()}
     report = hf.accelerate(model, keep_weights=True, experts=True)
     assert report.experts == 2 and model.state_dict().keys() == before.keys()
-    assert 0 < rms(logits_of(model, ids) - exact) <= 1.2 * theirs
+    assert 0 < distance(model) <= 1.2 * theirs
     model.train()
     assert refusal(lambda: model.model.layers[2].mlp.experts(*[None] * 3)) == "UNSUPPORTED model"
     model.eval()
     hf.restore(model)
-    assert torch.equal(logits_of(model, ids), exact)
+    assert torch.equal(logits_of(model, ids).flatten(0, 1), exact)
     released = sum(w.nbytes for name, w in half.state_dict().items() if ".experts." in name or ".self_attn." in name)
     assert hf.accelerate(half, experts=True).released_bytes == released
-    assert rms(logits_of(half, ids) - exact) <= 1.2 * theirs
+    assert distance(half) <= 1.2 * theirs
     with pytest.raises(NotImplementedError, match="keep_weights=True"):
         half.model.layers[2].mlp.state_dict()
 
