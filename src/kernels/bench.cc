@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <memory>
 #include <new>
@@ -202,14 +203,20 @@ class Bench {
     constexpr int kRows = 8;
     time("softmax", &Kernels::softmax, std::to_string(kRows) + " rows of " + size, kRows * n, [&](auto f) {
       SoftmaxRow rows[kRows];
-      for (int r = 0; r < kRows; ++r) rows[r] = {soft_.data() + r * n, n, 0.5f, 0, 0, 0};
+      for (int r = 0; r < kRows; ++r) rows[r] = {soft_.data() + r * n, n, 0.5f, 0, 0};
       f(rows, kRows);
       *y_.data() = rows[0].sum;
     });
     time("multiply_add", &Kernels::multiply_add, size, n, [&](auto f) { f(x, x + n, n, y_.data()); });
     time("multiply_round", &Kernels::multiply_round, size, n, [&](auto f) { f(x, x + n, n, high_.data()); });
-    time("multiply_split", &Kernels::multiply_split, size, n,
-         [&](auto f) { f(x, x + n, n, high_.data(), low_.data()); });
+    std::vector<float> probability(x, x + n);
+    for (float& v : probability) v = std::exp2(20 * (std::fabs(v) - 1));
+    std::vector<int> at(probability.size());
+    time("deciding", &Kernels::deciding, size, n, [&](auto f) { f(probability.data(), n, 16.0f, 32, at.data()); });
+    const bf16* few[6];
+    for (int j = 0; j < 6; ++j) few[j] = a_bf16_.data() + j * n;
+    time("blend_with", &Kernels::blend, "64, 6 rows", 64,
+         [&](auto f) { f(x, few, x, 6, 0.5f, 0.7f, 64, 0.5f, y_.data()); });
     time("blend", &Kernels::blend, size, n, [&](auto f) { f(x, 0.5f, 0.7f, n, 0.5f, y_.data()); });
     for (const int digits : {1, 3}) {
       const std::string both = size + ", " + std::to_string(digits) + (digits > 1 ? " digits" : " digit");

@@ -64,10 +64,10 @@ void fill_width(Kernels& k) {
   k.add_rms_norm = {{add_rms_norm<V, bf16>}, {add_rms_norm<V, f16>}, {add_rms_norm<V, float>}};
   k.weighted_sum = {{weighted_sum<V, bf16>}, {weighted_sum<V, f16>}, {weighted_sum<V, float>}};
   k.softmax = softmax<V>;
+  k.deciding = deciding<V>;
   k.multiply_add = multiply_add<V>;
   k.multiply_round = multiply_round<V>;
-  k.multiply_split = multiply_split<V>;
-  k.blend = blend<V>;
+  k.blend = {{blend<V>}, {blend<V, bf16>}, {blend<V, std::int8_t>}};
   k.transpose = {{transpose<V, bf16, bf16>},
                  {transpose<V, std::int8_t, bf16>},
                  {transpose<V, f16, float>},

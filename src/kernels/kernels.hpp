@@ -136,6 +136,10 @@ using AddRmsNorm = float (*)(const T* a, const T* b, const float* gamma, const f
                              float epsilon, T* x, T* y) noexcept;
 template <class T>
 using WeightedSum = void (*)(const T* const* rows, const float* weights, int count, std::int64_t n, T* y) noexcept;
+using Blend = void (*)(const float* x, float unit, float factor, int n, float keep, float* y) noexcept;
+template <class T>
+using BlendWith = void (*)(const float* x, const T* const* rows, const float* weights, int count, float unit,
+                           float factor, int n, float keep, float* y) noexcept;
 template <class From, class To>
 using Arrange = void (*)(const From* const* rows, int count, int dims, To* panel) noexcept;
 using ArrangeCodes = void (*)(const std::int8_t* const* rows, int count, int dims, std::int8_t* panel,
@@ -168,12 +172,12 @@ using GemvSumsWidened = void (*)(const float* weights, std::ptrdiff_t pitch, int
                                  const std::byte* const* values, int count, std::ptrdiff_t column, int columns,
                                  float* sums, const std::byte* const* ahead) noexcept;
 
-/// A row of scores; then of it: the largest, scaled; sums of the exponentials and of their squares.
+/// A row of scores; then of it: the largest, scaled, and the sum of the exponentials.
 struct SoftmaxRow {
   float* x;
   int n;
   float scale;
-  float largest, sum, squares;
+  float largest, sum;
 };
 
 /// Everything here that depends on an instruction set, on one screen. To port to a new CPU, write a vocabulary (vec/)
@@ -251,17 +255,20 @@ struct Kernels {
 
   // ---- attention over one chunk of list positions; bits per rung ----------------------------------------------------
 
-  /// In place on rows of scores: x = exp((x - max x) * scale), and the canonical sums of that and of its squares. exp
-  /// within 2 ulp, and what rounding its argument makes; below e^-86 it may be 0.
+  /// In place on rows of scores: x = exp((x - max x) * scale), and the canonical sum of that. exp within 2 ulp, and
+  /// what rounding its argument makes; below e^-86 it may be 0.
   void (*softmax)(SoftmaxRow* rows, int count) noexcept;
+  /// Which of n <= 256 numbers from 0 to 1, the largest, decide their sum: none if (sum of their squares) * many <=
+  /// sum^2; else those of sum / many and more, so that the others keep to this. Ascending; returns how many, at most
+  /// `many`. Zeros around them change nothing.
+  int (*deciding)(const float* x, int n, float sum, int many, int* at) noexcept;
   /// y += x * scale (fma), element-wise.
   void (*multiply_add)(const float* x, const float* scale, int n, float* y) noexcept;
   /// y = bf16(x * scale), element-wise; scale null: 1. Subnormal numbers may become 0.
   void (*multiply_round)(const float* x, const float* scale, int n, bf16* y) noexcept;
-  /// The same with twice the precision: high = bf16(x * scale), low = bf16(x * scale - high).
-  void (*multiply_split)(const float* x, const float* scale, int n, bf16* high, bf16* low) noexcept;
-  /// y = y * keep + (x * unit) * factor, element-wise, every operation rounded; with keep 0 y is not read. Same bits.
-  void (*blend)(const float* x, float unit, float factor, int n, float keep, float* y) noexcept;
+  /// y = y * keep + (x * unit) * factor, element-wise, every operation rounded; with keep 0 y is not read. With rows it
+  /// is ((x + rows[0] * weights[0]) + rows[1] * weights[1]) .. instead of x. Same bits.
+  Overloads<Blend, BlendWith<bf16>, BlendWith<std::int8_t>> blend;
 
   /// Rows to the Panel of their transpose: row j is column j, j < count <= 64; columns from count to 63 are 0. Every row
   /// pointer is valid. int8 codes become bf16 exactly, f16 becomes fp32; codes that stay codes come with the sums of

@@ -347,12 +347,12 @@ DSAKIT_INLINE void exponentials(SoftmaxRow& row, float largest) {
   float* const x = row.x;
   const int n = row.n;
   const F unit = V::set_float(row.scale * 1.44269504f), most = V::set_float(largest);
-  F sum[V::kParts] = {}, squares[V::kParts] = {};
+  F sum[V::kParts] = {};
   const auto step = [&](int i, int r, int some) __attribute__((always_inline)) {
     F e = power_of_two<V>(V::load_floats(x + i, some) - most, unit);
     V::store_floats(x + i, e, some);
     if (some < V::kLanes) e = V::load_floats(x + i, some);
-    sum[r] += e, squares[r] = fma_or_doubles<V>(e, e, squares[r]);
+    sum[r] += e;
   };
   int i = 0;
   for (; i + 16 <= n; i += 16)
@@ -361,7 +361,7 @@ DSAKIT_INLINE void exponentials(SoftmaxRow& row, float largest) {
 #pragma GCC unroll 4
   for (int r = 0; r < V::kParts; ++r, i += V::kLanes)
     if (i < n) step(i, r, least(n - i, V::kLanes));
-  row.largest = largest * row.scale, row.sum = folded<V>(sum), row.squares = folded<V>(squares);
+  row.largest = largest * row.scale, row.sum = folded<V>(sum);
 }
 
 /// The largest of a row is looked for beside the exponentials of the one before: it is a chain that they wait for.
@@ -398,22 +398,41 @@ void multiply_round(const float* x, const float* scale, int n, bf16* y) noexcept
 }
 
 template <class V>
-void multiply_split(const float* x, const float* scale, int n, bf16* high, bf16* low) noexcept {
-  each_register<V>(n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
-    typename V::F v = V::load_floats(x + i, some);
-    if (scale) v *= V::load_floats(scale + i, some);
-    const auto upper = keep<V, bf16>(v);
-    store_kept<V>(high + i, upper, some);
-    store_kept<V>(low + i, keep<V, bf16>(v - unkept<V, bf16>(upper)), some);
-  });
-}
-
-template <class V>
 void blend(const float* __restrict x, float unit, float factor, int n, float keep, float* __restrict y) noexcept {
   if (keep == 0)
     for (int i = 0; i < n; ++i) y[i] = x[i] * unit * factor;
   else
     for (int i = 0; i < n; ++i) y[i] = y[i] * keep + x[i] * unit * factor;
+}
+
+/// Up to 64 columns stay in registers.
+template <class V, class T>
+void blend(const float* x, const T* const* rows, const float* weights, int count, float unit, float factor, int n,
+           float keep, float* y) noexcept {
+  using F = typename V::F;
+  const auto some_of = [=]<int kAtOnce>(int i, int some) __attribute__((always_inline)) {
+    F sum[kAtOnce];
+#pragma GCC unroll 8
+    for (int r = 0; r < kAtOnce; ++r) sum[r] = V::load_floats(x + i + r * V::kLanes, some);
+    for (int j = 0; j < count; ++j)
+#pragma GCC unroll 8
+      for (int r = 0; r < kAtOnce; ++r) {
+        const T* const row = rows[j] + i + r * V::kLanes;
+        if constexpr (__is_same(T, std::int8_t)) sum[r] += V::to_float(V::load_codes(row, some)) * weights[j];
+        else sum[r] += load_row<V>(row, some) * weights[j];
+      }
+#pragma GCC unroll 8
+    for (int r = 0; r < kAtOnce; ++r) {
+      float* const to = y + i + r * V::kLanes;
+      F z = sum[r] * unit * factor;
+      if (keep != 0) z = V::load_floats(to, some) * keep + z;
+      V::store_floats(to, z, some);
+    }
+  };
+  constexpr int kMost = V::kLanes >= 8 ? 64 / V::kLanes : 8;
+  int i = 0;
+  for (; i + kMost * V::kLanes <= n; i += kMost * V::kLanes) some_of.template operator()<kMost>(i, V::kLanes);
+  for (; i < n; i += V::kLanes) some_of.template operator()<1>(i, least(n - i, V::kLanes));
 }
 
 /// Every digit but the first is the low byte as a signed number, which what is left has to make up for.

@@ -993,7 +993,7 @@ TEST_P(OnRung, ExpIsWithinTwoUlpAndItsArgument) {
   for (float v = 0; v > -110; v = std::nextafter(v - 1e-4f, -kInf)) x.push_back(v);
   for (const float v : {-1e6f, -1e30f, -std::numeric_limits<float>::max(), -kInf}) x.push_back(v);
   const std::vector<float> in = x;
-  SoftmaxRow all{x.data(), int(x.size()), 1, 0, 0, 0};
+  SoftmaxRow all{x.data(), int(x.size()), 1, 0, 0};
   k.softmax(&all, 1);
   EXPECT_EQ(all.largest, 0);
   EXPECT_EQ(x[0], 1);
@@ -1012,25 +1012,23 @@ TEST_P(OnRung, Softmax) {
         if (n % 3 == 0 && scale > 0) in[n / 2] = -kInf;
         const Guarded<float> x(in, edge);
         double largest = -kInf;
-        SoftmaxRow row{x, n, scale, 0, 0, 0};
+        SoftmaxRow row{x, n, scale, 0, 0};
         k.softmax(&row, 1);
         for (const float v : in) largest = std::max(largest, double(v) * scale);
         ASSERT_EQ(row.largest, float(largest));
         float lanes[16] = {};
-        double all = 0;
         for (int i = 0; i < n; ++i) {
           const double scaled = double(in[i]) * scale, exact = std::exp(scaled - largest);
           const double rounded = 2 + std::abs(scaled) + std::abs(largest);
           ASSERT_NEAR(x[i], exact, std::isinf(scaled) ? 0 : exact * rounded * 0x1p-22) << scale;
-          lanes[i % 16] += x[i], all += double(x[i]) * x[i];
+          lanes[i % 16] += x[i];
         }
         for (int half = 8; half > 0; half /= 2)
           for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
         ASSERT_EQ(row.sum, lanes[0]);
-        ASSERT_NEAR(row.squares, all, all * 0x1p-20);
       }
   std::vector<float> x{1, kNaN, 2};
-  SoftmaxRow row{x.data(), 3, 1, 0, 0, 0};
+  SoftmaxRow row{x.data(), 3, 1, 0, 0};
   k.softmax(&row, 1);
   EXPECT_TRUE(std::isnan(row.sum));
 }
@@ -1041,7 +1039,7 @@ TEST_P(OnRung, SoftmaxOfRowsIsThatOfEach) {
   for (const int n : {256, 1, 17, 64, 255, 3}) alone.push_back(random_floats(n, 10));
   together = alone;
   for (std::vector<float>& x : together)
-    rows.push_back({x.data(), int(x.size()), rows.size() % 3 == 2 ? -0.5f : 0.25f, 0, 0, 0});
+    rows.push_back({x.data(), int(x.size()), rows.size() % 3 == 2 ? -0.5f : 0.25f, 0, 0});
   std::vector<SoftmaxRow> each = rows;
   k.softmax(rows.data(), int(rows.size()));
   for (std::size_t r = 0; r < rows.size(); ++r) {
@@ -1050,9 +1048,41 @@ TEST_P(OnRung, SoftmaxOfRowsIsThatOfEach) {
     EXPECT_TRUE(same(together[r], alone[r])) << r;
     EXPECT_EQ(rows[r].largest, each[r].largest);
     EXPECT_EQ(rows[r].sum, each[r].sum);
-    EXPECT_EQ(rows[r].squares, each[r].squares);
   }
   k.softmax(nullptr, 0);
+}
+
+TEST_P(OnRung, Deciding) {
+  int found = 0, none = 0;
+  for (int n = 0; n <= 256; ++n)
+    for (const Edge edge : kEdges)
+      for (const float spread : {1.0f, 8.0f, 40.0f}) {
+        std::vector<float> numbers = random_floats(n);
+        double sum = 0, squares = 0;
+        for (float& v : numbers) v = std::exp2(spread * (v - 1));
+        if (n > 0) numbers[n / 2] = 1;
+        for (const float v : numbers) sum += v, squares += double(v) * v;
+        const int many = n % 2 ? 32 : 8;
+        const bool few = squares * many > sum * sum;
+        if (std::abs(squares * many - sum * sum) < 1e-4 * sum * sum) continue;
+        const Guarded<float> x(numbers, edge);
+        std::vector<int> at(many), expected;
+        at.resize(k.deciding(x, n, float(sum), many, at.data()));
+        for (int i = 0; i < n && few; ++i)
+          if (x[i] >= float(sum) / float(many)) expected.push_back(i);
+        ASSERT_EQ(at, expected) << n << " " << spread;
+        (few ? found : none) += 1;
+        // Between zeros, from any lane on.
+        if (n + 3 * 16 + 5 > 256) continue;
+        std::vector<float> around(16 * (n % 4) + n + 5);
+        std::copy(numbers.begin(), numbers.end(), around.begin() + 16 * (n % 4));
+        at.assign(many, 0);
+        at.resize(k.deciding(around.data(), int(around.size()), float(sum), many, at.data()));
+        for (int& i : at) i -= 16 * (n % 4);
+        ASSERT_EQ(at, expected);
+      }
+  EXPECT_GT(found, 100);
+  EXPECT_GT(none, 100);
 }
 
 TEST_P(OnRung, MultiplyAddAndRound) {
@@ -1072,15 +1102,6 @@ TEST_P(OnRung, MultiplyAddAndRound) {
       ASSERT_TRUE(same(z.values(), rounded));
       round_all(x);
       ASSERT_TRUE(same(one.values(), rounded));
-      const Guarded<bf16> high(n, edge), low(n, edge);
-      std::vector<float> rest(n);
-      for (const float* factor : {static_cast<const float*>(scale), static_cast<const float*>(nullptr)}) {
-        k.multiply_split(x, factor, n, high, low);
-        ASSERT_TRUE(same(high.values(), factor ? z.values() : one.values()));
-        for (int i = 0; i < n; ++i) rest[i] = (factor ? products[i] : x[i]) - to_float(high[i]);
-        round_all(rest.data());
-        ASSERT_TRUE(same(low.values(), rounded));
-      }
       for (const float keep : {0.0f, 0.375f}) {
         const Guarded<float> sum(before, edge);
         std::vector<float> expected = before;
@@ -1093,6 +1114,36 @@ TEST_P(OnRung, MultiplyAddAndRound) {
         ASSERT_NEAR(y[i], exact, 0x1p-23 * (std::abs(products[i]) + std::abs(before[i])));
       }
     }
+}
+
+template <class T>
+void blends_with_rows(const Kernels& k, std::vector<T> (*random)(int)) {
+  constexpr int kMost = 5;
+  for (int n = 0; n <= 130; ++n)
+    for (const Edge edge : kEdges)
+      for (const float keep : {0.0f, 0.375f}) {
+        const int count = n % (kMost + 1);
+        const std::vector<float> weights = random_floats(kMost), before = random_floats(n);
+        const Guarded<float> x(random_floats(n), edge), y(before, edge);
+        std::vector<float> sum = x.values();
+        std::vector<std::unique_ptr<Guarded<T>>> rows;
+        std::vector<const T*> row_at;
+        for (int j = 0; j < count; ++j) {
+          rows.push_back(std::make_unique<Guarded<T>>(random(n), edge));
+          row_at.push_back(*rows.back());
+          for (int i = 0; i < n; ++i) {
+            const float term = number(row_at[j][i]) * weights[j];
+            sum[i] = sum[i] + term;
+          }
+        }
+        for (int i = 0; i < n; ++i) sum[i] = (keep == 0 ? 0 : before[i] * keep) + sum[i] * 0.7f * 1.3f;
+        k.blend(x, row_at.data(), weights.data(), count, 0.7f, 1.3f, n, keep, y);
+        ASSERT_TRUE(same(y.values(), sum)) << n;
+      }
+}
+TEST_P(OnRung, BlendWithRows) {
+  blends_with_rows<bf16>(k, [](int n) { return rounded<bf16>(random_floats(n, 3)); });
+  blends_with_rows<std::int8_t>(k, [](int n) { return random_codes(std::size_t(n)); });
 }
 
 template <class T>

@@ -19,7 +19,6 @@ void dense_attention(const DenseAttention& d, LayerCache::State& cache, Context&
   p.sequence = &sequence, p.sequences = 1;
   p.group = d.heads, p.width = int(latent), p.rope = int(rope), p.value = int(latent);
   p.scale = float(d.scale);
-  p.precise_keys = 32;
   p.query = rows(d.query_nope, latent), p.query_rope = rows(d.query_rope, rope), p.out = rows(d.out, latent);
   p.key = p.values = pages(cache.latent, latent), p.key_rope = pages(cache.rope, rope);
   p.pages = {cache.table.data(), 0, 1, cache.page_size};

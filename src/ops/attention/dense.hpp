@@ -53,9 +53,6 @@ struct Problem {
   std::int64_t kv_heads = 1, group = 1;  // query heads of kv head g: group * g .. group * g + group - 1
   int width = 0, rope = 0, value = 0;    // columns of a key, of its rope part (0: none), of a value
   float scale = 1;                       // of the scores
-  /// bf16 products: a row whose chunk is decided by fewer keys than this (sum^2 / sum of squares) gets probabilities of
-  /// 16 bits; among more, roundings to the 8 bits of the documented form average out.
-  float precise_keys = 8;
 
   DType query_type = DType::bf16;  // bf16, f16, f32; i8: fully quantised
   DType kv_type = DType::bf16;     // as the query's, i8, or i32: int4 in words of eight (bf16, f16 and f32 queries)

@@ -89,9 +89,9 @@ Scratch::Scratch(Carver& memory, const Plan& plan) {
   value_panels = PanelArray(memory, panels_of(p.value), panel_bytes(plan.type, kChunk));
   own_values = memory.take<std::byte>(panel_bytes(plan.type, kChunk));
   dots = memory.take<std::int32_t>(when(codes, rows * std::max(plan.query_digits, plan.probability_digits) * kPanel));
-  part = memory.take<float>(rows * kPanel), part_low = memory.take<float>(when(pairs, rows * kPanel));
+  part = memory.take<float>(rows * kPanel);
   scores = memory.take<float>(chunk);
-  high = memory.take<bf16>(when(pairs, chunk)), low = memory.take<bf16>(when(pairs, chunk));
+  rounded = memory.take<bf16>(when(pairs, chunk));
   digits = memory.take<std::uint8_t>(when(codes, chunk * plan.probability_digits));
   key = ScaleOffset(memory, when(plan.quantised, kChunk)), value = ScaleOffset(memory, when(plan.quantised, kChunk));
   const bool changed = plan.type != p.kv_type;

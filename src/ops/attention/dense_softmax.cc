@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "core/float16.hpp"
 #include "ops/attention/dense_worker.hpp"
@@ -13,6 +14,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 constexpr float kTop = 32512;        // two digits: 127 * 256
+constexpr int kCodeOutliers = 4;     // of a row, at most
 constexpr float kFlat = 8;           // a row whose sum is larger than this times its largest has no outliers
 constexpr float kOutlierRatio = 16;  // outliers are larger than this times the largest other
 
@@ -69,7 +71,6 @@ void Worker::show_scores(int r, const Visible& visible, float scale) const {
 }
 
 void Worker::softmax(const Partial& all) {
-  n_precise_ = 0;
   const int padded = lanes_above(now_->count);
   SoftmaxRow row[kBlockRows], *end = row;  // of those that see something
   for (int r = block_.first; r < block_.end; ++r) {
@@ -79,7 +80,7 @@ void Worker::softmax(const Partial& all) {
     rescale_[r] = {1, 0};
     if (scale != scale) continue;
     if (plan_.taps) show_scores(r, visible, scale);
-    *end++ = {scores(r) + low, visible.high - low, scale, 0, 0, 0};
+    *end++ = {scores(r) + low, visible.high - low, scale, 0, 0};
   }
   k_.softmax(row, int(end - row));
   const SoftmaxRow* next = row;
@@ -92,10 +93,9 @@ void Worker::softmax(const Partial& all) {
       round_probabilities(r, {0, 0, nullptr}, 0);
       continue;
     }
-    const auto& [from, n, scale, max, sum, squares] = *next++;
+    const auto& [from, n, scale, max, sum] = *next++;
     std::fill_n(x, low, 0.0f), std::fill(x + visible.high, x + padded, 0.0f);
     const float shift = plan_.keyed_values ? scale_by_value(x, visible) : 0;
-    if (plan_.products == Products::bf16 && sum * sum < p_.precise_keys * squares) precise_[n_precise_++] = r;
     round_probabilities(r, visible, sum);
     rescale_[r] = all.merge(r, max, sum, shift);
   }
@@ -118,11 +118,15 @@ float Worker::scale_by_value(float* x, const Visible& visible) const {
 void Worker::round_probabilities(int r, const Visible& visible, float sum) {
   float* x = scores(r);
   const int padded = lanes_above(now_->count), row = r - block_.first;
+  outliers_[row] = 0;
   if (plan_.products == Products::bf16) {
-    bf16* high = s_.high + row * kScorePitch;
-    if (visible.any() && n_precise_ > 0 && precise_[n_precise_ - 1] == r)
-      k_.multiply_split(x, nullptr, padded, high, s_.low + (n_precise_ - 1) * kScorePitch);
-    else k_.multiply_round(x, nullptr, padded, high);
+    bf16* rounded = s_.rounded + row * kScorePitch;
+    k_.multiply_round(x, nullptr, padded, rounded);
+    if (!visible.any()) return;
+    int decide[kManyKeys];
+    const int n = deciding_keys(k_, x, padded, sum, decide);
+    for (const int key : std::span(decide, n))
+      if (const float rest = x[key] - to_float(rounded[key]); rest != 0) outlier_[row][outliers_[row]++] = {key, rest};
   } else if (plan_.products == Products::int8) {
     std::uint8_t* digits = s_.digits + std::ptrdiff_t(row) * plan_.probability_digits * kScorePitch;
     float largest = sum > 0 ? 1 : 0;  // the largest probability is exp(0)
@@ -137,10 +141,10 @@ void Worker::round_probabilities(int r, const Visible& visible, float sum) {
 /// Digits share a unit, so one key that stands out (an attention sink) would leave few bits to the others, which may
 /// decide the sum: a few such outliers become zeros here and are added in fp32. Returns the largest of the others.
 float Worker::take_outliers(int r, float* x, int count, float sum, float max) {
-  Outlier* outlier = outlier_[r];
-  float top[kOutliers + 1] = {max};
+  Outlier* outlier = outlier_[r - block_.first];
+  float top[kCodeOutliers + 1] = {max};
   int n = 0;
-  for (float rest = sum; n < kOutliers && top[n] > 0 && rest < kFlat * top[n]; ++n) {
+  for (float rest = sum; n < kCodeOutliers && top[n] > 0 && rest < kFlat * top[n]; ++n) {
     const int key = first_of(x, count, top[n]);
     if (key == count) break;  // NaN
     outlier[n] = {key, x[key]};
@@ -150,7 +154,7 @@ float Worker::take_outliers(int r, float* x, int count, float sum, float max) {
   int outliers = n;
   while (outliers > 0 && top[outliers - 1] <= kOutlierRatio * top[outliers]) --outliers;
   for (int i = outliers; i < n; ++i) x[outlier[i].key] = outlier[i].probability;
-  outliers_[r] = outliers;
+  outliers_[r - block_.first] = outliers;
   return top[outliers];
 }
 

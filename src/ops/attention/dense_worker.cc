@@ -62,9 +62,7 @@ void Worker::attend_block(Block block, const Partial& all) {
   for (int c = 0; c < p_.value; c += kPanel) {
     const int columns = std::min(kPanel, p_.value - c);
     multiply_values(c, columns);
-    for (int r = block.first; r < block.end; ++r)
-      if (const auto [mine, theirs] = rescale_[r]; theirs != 0 || mine != 1)
-        k_.blend(part(r), 1, theirs, columns, mine, all.values + r * plan_.value_pitch + c);
+    blend(c, columns, all);
   }
 }
 
@@ -75,7 +73,18 @@ void Worker::merge(const Partial& all, const Partial& later, int r) const {
   k_.blend(later.values + row, 1, theirs, p_.value, mine, all.values + row);
 }
 
+/// Rows of a tile lie apart, where the hardware does not look for the next one.
+void Worker::prefetch_output(const Tile& tile, int r) const {
+  if (r >= tile.rows()) return;
+  const auto element = std::ptrdiff_t(size_of(p_.out_type));
+  const std::ptrdiff_t at = offset(p_.out, p_.sequence[tile.b], tile.b, tile.first + r / tile.heads,
+                                   tile.query_head(p_, r % tile.heads));
+  const char* row = static_cast<const char*>(p_.out.data) + element * at;
+  for (std::ptrdiff_t i = 0; i < p_.value * element; i += kCacheLine) __builtin_prefetch(row + i, 1);
+}
+
 void Worker::finish(const Tile& tile, const Partial& all, int r) const {
+  prefetch_output(tile, r + kRowsAhead);
   const Sequence& s = p_.sequence[tile.b];
   const std::int64_t query = tile.first + r / tile.heads, head = tile.query_head(p_, r % tile.heads);
   float *o = all.values + r * plan_.value_pitch, sum = all.sum[r], max = all.max[r];

@@ -9,14 +9,14 @@
 namespace dsakit::attention::dense {
 
 inline constexpr int kAhead = 16;               // rows that are prefetched before they are needed
+inline constexpr int kRowsAhead = 8;            // the same of output
 inline constexpr int kBlockRows = 32;           // of a tile that meet a chunk together: their scores stay in L1
 inline constexpr int kCacheLine = 64;           // bytes
-inline constexpr int kOutliers = 4;             // keys of a row that are multiplied apart from codes
 inline constexpr std::uint8_t kCodeBias = 128;  // of codes in memory, as products want them
 
 /// How products are made.
 enum class Products {
-  bf16,  // bf16 dots; probabilities rounded to bf16, or to two where few keys decide
+  bf16,  // bf16 dots; probabilities rounded to bf16, but for keys that decide
   fp32,
   int8  // exact int8 dots: the query and the probabilities are split in digits, keys and values are codes
 };
@@ -64,9 +64,9 @@ struct Scratch {
   PanelArray key_panels, rope_panels, value_panels;  // of a chunk
   std::byte* own_values;                             // a panel of values that one row alone must not see all of
   std::int32_t* dots;                                // [rows][digits][kPanel]
-  float *part, *part_low;                            // [rows][kPanel], products on their way
+  float* part;                                       // [rows][kPanel], products on their way
   float* scores;                                     // [rows][kScorePitch], then the probabilities
-  bf16 *high, *low;                                  // the same in one or two bf16
+  bf16* rounded;                                     // the same
   std::uint8_t* digits;                              // the same: [rows][digits][kScorePitch]
   ScaleOffset key, value;                            // of the keys of a chunk
   std::int8_t* code_row;
@@ -97,6 +97,7 @@ class Worker {
   void show_scores(int row, const Visible&, float scale) const;
 
   void attend_block(Block, const Partial& all);
+  void prefetch_output(const Tile&, int row) const;
 
   /// So few rows are a GEMV: no panels of keys, of the values of this chunk.
   bool is_gemv(int rows) const;
@@ -147,11 +148,12 @@ class Worker {
   // dense_values.cc
   void multiply_values(int column, int columns);
   void gemv(int column, int columns) const;
-  void multiply(int row, int rows, const std::byte* panel, int low, int high, int precise, int n_precise) const;
+  void multiply(int row, int rows, const std::byte* panel, int low, int high) const;
   void multiply_visible(int column, int columns) const;
   void multiply_alone(int row, int column, int columns) const;
-  void add_low(int precise, int n_precise) const;
-  void add_outliers(int column, int columns) const;
+  void blend(int column, int columns, const Partial& all) const;
+  template <class T>
+  void blend(int row, int outliers, float factor, int column, int columns, float keep, float* y) const;
 
   const Problem& p_;
   const Plan& plan_;
@@ -172,12 +174,12 @@ class Worker {
   Chunk chunk_[2], *now_ = chunk_, *next_ = chunk_ + 1;
   std::pair<float, float> rescale_[kTileRows];  // what was before, this chunk
   float probability_unit_[kTileRows];           // of the digits
+  /// A key that meets its value in fp32, with what the rounded probability lacks or, from codes, all of it.
   struct Outlier {
     int key;
     float probability;
-  } outlier_[kTileRows][kOutliers];
-  int outliers_[kTileRows];
-  int precise_[kTileRows], n_precise_ = 0;  // rows whose probabilities are two bf16, `high` and `low`
+  } outlier_[kBlockRows][kManyKeys];
+  int outliers_[kBlockRows];
   bool infinite_[kChunk], any_infinite_ = false;
 };
 
@@ -234,9 +236,13 @@ struct Typed {
   }
 };
 
+/// Of a row, in elements.
+inline std::ptrdiff_t offset(const Grid& g, const Sequence& s, std::int64_t b, std::int64_t query, std::int64_t head) {
+  return g.sequence * b + g.token * (s.first_query + query) + g.head * head;
+}
 template <class T>
 T* address(const Grid& g, const Sequence& s, std::int64_t b, std::int64_t query, std::int64_t head) {
-  return static_cast<T*>(g.data) + g.sequence * b + g.token * (s.first_query + query) + g.head * head;
+  return static_cast<T*>(g.data) + offset(g, s, b, query, head);
 }
 
 }  // namespace dsakit::attention::dense

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "kernels/kernels.hpp"
 #include "run/carver.hpp"
 
 // Online softmax: over the keys of a row in parts of fixed size, which are merged in order.
@@ -15,6 +16,16 @@ namespace dsakit::attention {
 inline constexpr int kChunk = 256;
 
 inline constexpr std::ptrdiff_t kScorePitch = kChunk + 16;  // rows of scores must not share cache sets
+
+/// Probabilities are rounded to bf16 (8 bits). That is as good as the documented form and averages out over many keys;
+/// where fewer than so many decide (by sum^2 / sum of squares), those that do meet their values once more, in fp32,
+/// with what the rounding has left.
+inline constexpr int kManyKeys = 32;
+
+/// Those of a row; at most kManyKeys. The largest probability is 1, and the sum NaN where any is.
+inline int deciding_keys(const Kernels& k, const float* probabilities, int n, float sum, int* keys) {
+  return sum <= kManyKeys ? k.deciding(probabilities, n, sum, kManyKeys, keys) : 0;
+}
 
 /// Softmax of the rows of a tile over some of their keys: maximum and sum of exponentials per row (sum 0: no key yet),
 /// the unnormalised sum of values, and that of value offsets, where values have such per key.

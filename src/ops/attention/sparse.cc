@@ -16,10 +16,6 @@ namespace {
 
 constexpr int kTileHeads = 128;  // heads of a tile: a key panel serves them all
 
-/// Probabilities are rounded to bf16 (8 bits) once. That is as good as the documented form and averages out over many
-/// tokens; a head whose chunk is decided by fewer than this many (sum^2 / sum of squares) gets 16 bits.
-constexpr float kMany = 32;
-
 /// Heads of one query token: `first` is the row of the first one.
 struct Tile {
   std::int64_t token, first;
@@ -89,10 +85,14 @@ struct Queries {
 struct Scratch {
   std::byte* panel;        // a key panel, then value panels
   std::uint16_t* rope;     // [kPanel][rope width], where packed rows have it at odd addresses
-  float *part, *part_low;  // [heads][kPanel], products on their way
+  float* part;             // [heads][kPanel], products on their way
   float* scores;           // [heads][kScorePitch], then the probabilities
   float* scales;           // [tiles][kChunk], then relative to the tile's unit
-  bf16 *high, *low;        // [heads][kScorePitch], probability times scale as one or two bf16
+  bf16* rounded;           // [heads][kScorePitch], probability times scale
+  int* decide;             // of each head in turn: the keys that decide
+  float* rest;             // what rounding has left of them
+  bf16* rest_of_all;       // the same of all keys, for heads that are alike
+  float* low;              // [kPanel], its product with values
   float* wide;             // the same for fp32 products
 
   Scratch(Carver& memory, const Plan& plan) {
@@ -101,11 +101,13 @@ struct Scratch {
         memory.take<std::byte>(plan.half ? Panels<float>::bytes(depth, kPanel) : Panels<bf16>::bytes(depth, kPanel));
     rope = memory.take<std::uint16_t>(plan.p.keys.packed() ? std::int64_t(kPanel) * plan.p.rope : 0);
     part = memory.take<float>(plan.rows * kPanel);
-    part_low = memory.take<float>(plan.wide ? 0 : plan.rows * kPanel);
     scores = memory.take<float>(chunk);
     scales = memory.take<float>(plan.quantised ? std::int64_t(plan.scale_tiles) * kChunk : 0);
-    high = memory.take<bf16>(plan.wide ? 0 : chunk);
-    low = memory.take<bf16>(plan.wide ? 0 : chunk);
+    rounded = memory.take<bf16>(plan.wide ? 0 : chunk);
+    decide = memory.take<int>(plan.wide ? 0 : plan.rows * kManyKeys);
+    rest = memory.take<float>(plan.wide ? 0 : plan.rows * kManyKeys);
+    rest_of_all = memory.take<bf16>(plan.quantised && !plan.wide ? kChunk : 0);
+    low = memory.take<float>(plan.quantised && !plan.wide ? kPanel : 0);
     wide = memory.take<float>(plan.wide && plan.quantised ? chunk : 0);
   }
 };
@@ -141,12 +143,9 @@ class Worker {
       round_probabilities(t);
       for (int c = 0; c < plan_.scale_columns; c += kPanel) {
         const int first = t * plan_.scale_columns + c, columns = std::min(kPanel, plan_.scale_columns - c);
-        if (plan_.quantised) multiply_values<std::int8_t>(first, columns);
-        else if (plan_.half) multiply_values<f16>(first, columns);
-        else multiply_values<bf16>(first, columns);
-        for (int h = 0; h < heads_; ++h)
-          k_.blend(s_.part + h * kPanel, unit, rescale[h].second, columns, rescale[h].first,
-                   all.values + h * plan_.value_pitch + first);
+        if (plan_.quantised) add_values<std::int8_t>(first, columns, unit, rescale, all);
+        else if (plan_.half) add_values<f16>(first, columns, unit, rescale, all);
+        else add_values<bf16>(first, columns, unit, rescale, all);
       }
     }
   }
@@ -293,17 +292,18 @@ class Worker {
     }
   }
 
-  /// Scores to probabilities, merged into `all` but for the values; which heads need 16 bits.
+  /// Scores to probabilities, merged into `all` but for the values; which keys decide.
   void softmax(const Partial& all, std::pair<float, float>* rescale) {
-    precise_heads_ = 0;
     SoftmaxRow row[kTileHeads];
-    for (int h = 0; h < heads_; ++h) row[h] = {s_.scores + h * kScorePitch, count_, p_.scale, 0, 0, 0};
+    for (int h = 0; h < heads_; ++h) row[h] = {s_.scores + h * kScorePitch, count_, p_.scale, 0, 0};
     k_.softmax(row, heads_);
+    int* decide = s_.decide;
     for (int h = 0; h < heads_; ++h) {
-      const auto& [x, n, scale, max, sum, squares] = row[h];
-      // Without any preference all heads are alike, and so are their errors: the scales get 16 bits.
-      const bool alike = plan_.quantised && sum == float(count_);
-      if (!plan_.wide && (alike || sum * sum < kMany * squares)) precise_[precise_heads_++] = h;
+      const auto& [x, n, scale, max, sum] = row[h];
+      // Without any preference all heads are alike, and so are their errors, those of the scales: they get 16 bits.
+      alike_[h] = plan_.quantised && !plan_.wide && sum == float(n);
+      deciding_[h] = plan_.wide || alike_[h] ? 0 : deciding_keys(k_, x, n, sum, decide);
+      decide += deciding_[h];
       rescale[h] = all.merge(h, max, sum, 0);
     }
   }
@@ -321,20 +321,24 @@ class Worker {
     const float* scales = plan_.quantised ? s_.scales + std::ptrdiff_t(t) * kChunk : nullptr;
     for (int h = 0, i = 0; h < heads_; ++h) {
       const float* x = s_.scores + h * kScorePitch;
-      bf16* high = s_.high + h * kScorePitch;
+      bf16* rounded = s_.rounded + h * kScorePitch;
       if (!plan_.wide) {
-        if (i < precise_heads_ && precise_[i] == h)
-          k_.multiply_split(x, scales, count_, high, s_.low + i++ * kScorePitch);
-        else k_.multiply_round(x, scales, count_, high);
+        k_.multiply_round(x, scales, count_, rounded);
+        for (const int end = i + deciding_[h]; i < end; ++i) {
+          const int j = s_.decide[i];
+          s_.rest[i] = (scales ? x[j] * scales[j] : x[j]) - to_float(rounded[j]);
+        }
+        for (int j = 0; alike_[h] && j < count_; ++j) s_.rest_of_all[j] = to_bf16(scales[j] - to_float(rounded[j]));
       } else if (plan_.quantised) {
         for (int j = 0; j < count_; ++j) s_.wide[h * kScorePitch + j] = x[j] * scales[j];
       }
     }
   }
 
-  /// part = probabilities x values, for some latent columns and all heads.
+  /// Probabilities x values, in units of `unit`, for some latent columns and all heads.
   template <class T>
-  void multiply_values(int first, int columns) const {
+  void add_values(int first, int columns, float unit, const std::pair<float, float>* rescale,
+                  const Partial& all) const {
     auto* panel = reinterpret_cast<Operand<T>*>(s_.panel);
     const T* rows[kChunk];
     columns_of(latent_, count_, first, rows);
@@ -343,11 +347,23 @@ class Worker {
     if (plan_.wide) {
       k_.product(probabilities, kScorePitch, heads_, panel, count_, s_.part, kPanel, false);
     } else if constexpr (!std::is_same_v<T, f16>) {
-      k_.product(s_.high, kScorePitch, heads_, panel, count_, s_.part, kPanel, false);
-      if (precise_heads_ > 0)
-        k_.product(s_.low, kScorePitch, precise_heads_, panel, count_, s_.part_low, kPanel, false);
-      for (int i = 0; i < precise_heads_; ++i)
-        for (int c = 0; c < columns; ++c) s_.part[precise_[i] * kPanel + c] += s_.part_low[i * kPanel + c];
+      k_.product(s_.rounded, kScorePitch, heads_, panel, count_, s_.part, kPanel, false);
+      if (std::find(alike_, alike_ + heads_, true) != alike_ + heads_)
+        k_.product(s_.rest_of_all, kChunk, 1, panel, count_, s_.low, kPanel, false);
+    }
+    for (int h = 0, i = 0; h < heads_; i += deciding_[h++]) {
+      float* part = s_.part + h * kPanel;
+      for (int c = 0; alike_[h] && c < columns; ++c) part[c] += s_.low[c];
+      float* y = all.values + h * plan_.value_pitch + first;
+      const auto [keep, factor] = rescale[h];
+      if constexpr (!std::is_same_v<T, f16>)
+        if (deciding_[h] > 0) {
+          const T* own[kManyKeys];
+          for (int j = 0; j < deciding_[h]; ++j) own[j] = rows[s_.decide[i + j]];
+          k_.blend(part, own, s_.rest + i, deciding_[h], unit, factor, columns, keep, y);
+          continue;
+        }
+      k_.blend(part, unit, factor, columns, keep, y);
     }
   }
 
@@ -357,7 +373,8 @@ class Worker {
   const Scratch& s_;
   const Queries* q_ = nullptr;
   int heads_ = 0, count_ = 0;
-  int precise_[kTileHeads], precise_heads_ = 0;  // heads whose probabilities are two bf16, `high` and `low`
+  int deciding_[kTileHeads];  // keys
+  bool alike_[kTileHeads];
   const std::byte *latent_[kChunk], *rope_[kChunk], *scale_[kChunk];
 };
 

@@ -70,11 +70,12 @@ BenchCase decode_bf16(std::int64_t t) {
           }};
 }
 
-/// Causal attention of n new tokens, 32 query and 8 key heads of 128, bf16.
-BenchCase prefill(std::int64_t n) {
+/// Causal attention of n new tokens, 32 query and 8 key heads of 128, bf16. Scores spread by 0.33 or, wide, by 3.3.
+BenchCase prefill(std::int64_t n, bool wide = false) {
+  const float most = wide ? 10 : 1;
   const std::int64_t heads = 32, groups = 8, width = 128;
   return {.op = "fused_infer_attention_score_v2",
-          .size = "causal prefill t=" + std::to_string(n),
+          .size = "causal prefill t=" + std::to_string(n) + (wide ? " wide scores" : ""),
           .bytes = double(2 * n * width * 2 * (heads + groups)),
           .bf16_flops = double(2 * n * (n + 1) * heads * width),
           .prepare = [=] {
@@ -83,7 +84,7 @@ BenchCase prefill(std::int64_t n) {
               std::int64_t length;
             };
             Random r(1);
-            auto d = std::make_shared<Data>(Data{random_bf16(r, n * heads * width), random_bf16(r, n * groups * width),
+            auto d = std::make_shared<Data>(Data{random_bf16(r, n * heads * width, -most, most), random_bf16(r, n * groups * width),
                                                  random_bf16(r, n * groups * width),
                                                  std::vector<bf16>(std::size_t(n * heads * width)), n});
             return [=](Context& c) {
@@ -147,6 +148,7 @@ void bench_fused_infer_attention_score_v2(std::vector<BenchCase>& cases) {
   for (const std::int64_t t : {1, 4, 16}) cases.push_back(decode(t));
   for (const std::int64_t t : {1, 8}) cases.push_back(decode_bf16(t));
   for (const std::int64_t n : {1024, 4096}) cases.push_back(prefill(n));
+  cases.push_back(prefill(4096, true));
   for (const std::int64_t t : {1, 4}) cases.push_back(absorbed(t, 8192));
   for (const std::int64_t context : kContexts) {
     cases.push_back(absorbed(1, context));

@@ -10,11 +10,13 @@ namespace dsakit {
 
 namespace {
 
-/// t tokens over `listed` of the positions of one sequence, 128 heads on a latent of 512 + 64.
-BenchCase sparse(std::int64_t t, std::int64_t context) {
+/// t tokens over `listed` of the positions of one sequence, 128 heads on a latent of 512 + 64. Scores spread by 1.1 or,
+/// wide, by 3.3, so that few keys decide.
+BenchCase sparse(std::int64_t t, std::int64_t context, bool wide = false) {
+  const float most = wide ? 3 : 1;
   const std::int64_t heads = 128, latent = 512, rope = 64, listed = std::min<std::int64_t>(2048, context), block = 128;
   return {.op = "sparse_flash_attention",
-          .size = "t=" + std::to_string(t) + " context=" + std::to_string(context),
+          .size = "t=" + std::to_string(t) + " context=" + std::to_string(context) + (wide ? " wide scores" : ""),
           .bytes = double(t * listed * (2 * latent + 2 * rope)),
           .bf16_flops = double(2 * t * heads * listed * (2 * latent + rope)),
           .prepare = [=] {
@@ -23,8 +25,8 @@ BenchCase sparse(std::int64_t t, std::int64_t context) {
               std::vector<std::int32_t> indices, block_table, queries, keys;
             };
             Random r(1);
-            auto d = std::make_shared<Data>(Data{random_bf16(r, t * heads * latent),
-                                                 random_bf16(r, t * heads * rope),
+            auto d = std::make_shared<Data>(Data{random_bf16(r, t * heads * latent, -most, most),
+                                                 random_bf16(r, t * heads * rope, -most, most),
                                                  random_bf16(r, context * latent),
                                                  random_bf16(r, context * rope),
                                                  std::vector<bf16>(std::size_t(t * heads * latent)),
@@ -61,6 +63,7 @@ BenchCase sparse(std::int64_t t, std::int64_t context) {
 
 void bench_sparse_flash_attention(std::vector<BenchCase>& cases) {
   for (const std::int64_t t : {1, 4, 32}) cases.push_back(sparse(t, 32768));
+  cases.push_back(sparse(4, 32768, true));
   for (const std::int64_t context : kContexts) {
     cases.push_back(sparse(1, context));
     cases.back().of_contexts = true;
