@@ -22,11 +22,15 @@ struct StripBlock {
   int columns, lead;  // of the first tile, if it has less than 64
   std::int32_t* sums;
   const T* ahead;  // where the next block begins
-  typename V::I* kept;  // [groups][4]: what a tile of the matrix became in registers
+  typename V::I* kept;  // [fours / kStripFours][groups][kStripFours][4]: what a tile of the matrix became in registers
 };
 
-/// Where a pass has its columns from: all of them from the matrix; or half, and keeps what later ones want.
+/// Where a pass has its columns from: all of them from the matrix; or some, and keeps what later ones want.
 enum class Pass { only, first, later };
+
+/// Fours of registers, V::kBytes columns each, that a group of rows becomes at once: a line of each row, read once.
+template <class V>
+constexpr int kStripFours = least(2, kPanel / V::kBytes);
 
 /// Where a tile of `columns` columns lies, from a column on.
 template <class V, class T, bool Nz, bool Whole>
@@ -71,55 +75,88 @@ DSAKIT_INLINE void each_group(int count, F f) {
   }
 }
 
-/// Half of the columns [column, end), 64 or less, or all of them, times Rows rows from row r on. With each group `Lines`
-/// lines are asked for, from `ahead` on.
-template <class V, class Kind, bool Nz, bool Whole, Pass P, int Rows, int Half, int Lines>
+/// Rows rows of the left, from row r on, times `Now` of the registers, from `from` on, that the columns [column, end), 64
+/// or less, become. With each group `Lines` lines are asked for, from `ahead` on.
+template <class V, class Kind, bool Nz, bool Whole, Pass P, int Rows, int Now, int Lines>
 [[gnu::noinline]] void strip_tile(const StripBlock<V, Kind>& t, int r, int column, int end, std::int32_t* sums,
-                                  const std::byte* ahead) {
+                                  int from, const std::byte* ahead) {
   using I = typename V::I;
-  constexpr int kVectors = P == Pass::only ? 4 : 2;
+  constexpr int kFours = Whole ? kStripFours<V> : 1, kVectors = least(Now, 4), kSums = Now / kVectors;
   const typename Kind::Row* const row = t.row + r;
   const std::ptrdiff_t pitch = t.strip.pitch * Kind::kSize;
   const int before = t.first;
   I* kept = t.kept;
-  for (sums += V::kLanes * 2 * Half; column < end; column += V::kBytes, sums += V::kBytes) {
+  const auto at_sum = [](int f, int i, int v) { return i * kPanel + f * V::kBytes + v * V::kLanes; };
+  for (sums += at_sum(from / 4, 0, from % 4); column < end; column += kFours * V::kBytes, sums += kFours * V::kBytes) {
     const StripColumns<V, typename StripBlock<V, Kind>::T, Nz, Whole> columns(t.strip, column, end - column);
-    typename Kind::Sum sum[Rows][kVectors];
+    typename Kind::Sum sum[kSums][Rows][kVectors];
+#pragma GCC unroll 2
+    for (int f = 0; f < kSums; ++f)
 #pragma GCC unroll 8
-    for (int i = 0; i < Rows; ++i)
+      for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v)
-        sum[i][v] = before == 0 ? row[i].start : typename Kind::Sum(V::load(sums + i * kPanel + V::kLanes * v));
+        for (int v = 0; v < kVectors; ++v)
+          sum[f][i][v] = before == 0 ? row[i].start : typename Kind::Sum(V::load(sums + at_sum(f, i, v)));
     std::ptrdiff_t at = 0;
     each_group<Kind>(t.count, [&]<int Steps, int Keys>(int j) __attribute__((always_inline)) {
-      const auto load = [&](int k, int byte) __attribute__((always_inline)) {
-        return columns.load(at + least(k, Keys - 1) * pitch, byte);  // what is missing is the last one again, times 0
-      };
-      I x[4];
-      if constexpr (P != Pass::later) {
-        Kind::template half<0>(load, Keys, x);
-        Kind::template half<1>(load, Keys, x + 2);
+      if constexpr (P == Pass::later) {
+        I x[Now];
+#pragma GCC unroll 4
+        for (int v = 0; v < Now; ++v) x[v] = V::load(kept + from + v);
+        add_dots<Kind, Steps>(row, before + j, x, sum[0]);
+      } else {
+#pragma GCC unroll 2
+        for (int f = 0; f < kFours; ++f) {
+          const auto load = [&](int k, int byte) __attribute__((always_inline)) {
+            k = least(k, Keys - 1);  // what is missing is the last one again, times 0
+            return columns.load(at + k * pitch, f * V::kBytes * Kind::kSize + byte);
+          };
+          I x[4];
+          Kind::template half<0>(load, Keys, x);
+          Kind::template half<1>(load, Keys, x + 2);
+          constexpr int kMet = V::kRegisters == 32 ? Now : 0;  // by all rows: no later pass wants them
+          if constexpr (P == Pass::first)
+#pragma GCC unroll 4
+            for (int v = 0; v < 4; ++v)
+              if (4 * f + v >= kMet) V::store(kept + 4 * f + v, x[v]);
+          if (f < kSums) add_dots<Kind, Steps>(row, before + j, x, sum[f]);
+        }
         at += Kind::kKeys * pitch;
       }
-      constexpr int kFirst = V::kRegisters == 32 ? 2 : 0;  // all rows meet the first half at once, or they do not
-#pragma GCC unroll 4
-      for (int v = 0; v < 4; ++v)
-        if constexpr (P == Pass::first) {
-          if (v >= kFirst) V::store(kept + v, x[v]);
-        } else if constexpr (P == Pass::later) {
-          if (v < 2) x[v] = V::load(kept + 2 * Half + v);
-        }
-      if constexpr (P != Pass::only) kept += 4;
+      if constexpr (P != Pass::only) kept += 4 * kFours;
 #pragma GCC unroll 4
       for (int l = 0; l < Lines; ++l) prefetch_l2(ahead + 64 * l);
       ahead += 64 * Lines;
-      add_dots<Kind, Steps>(row, before + j, x, sum);
     });
+#pragma GCC unroll 2
+    for (int f = 0; f < kSums; ++f)
 #pragma GCC unroll 8
-    for (int i = 0; i < Rows; ++i)
+      for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) V::store(sums + i * kPanel + V::kLanes * v, I(sum[i][v]));
+        for (int v = 0; v < kVectors; ++v) V::store(sums + at_sum(f, i, v), I(sum[f][i][v]));
   }
+}
+
+/// Rows rows of the left times the columns [column, end), 64 or less: as many registers at a time as there is room for
+/// sums, all of which the first pass makes.
+template <class V, class Kind, bool Nz, bool Whole, int Rows>
+DSAKIT_INLINE void strip_passes(const StripBlock<V, Kind>& t, int column, int end, const std::byte* ahead,
+                                std::int32_t* sums) {
+  constexpr int kMost = V::kRegisters == 32 ? 8 : 4, kFirst = least(Rows, kMost), kMore = Rows - kFirst;
+  constexpr int kMade = 4 * (Whole ? kStripFours<V> : 1), kRoom = 2 * kMost / kFirst;
+  constexpr int kNow = least(kMade, kRoom >= 8 ? 8 : kRoom >= 4 ? 4 : 2), kPasses = kMade / kNow;
+  constexpr int kAll = Nz ? 0 : kMade * V::kBytes / 64, kLater = kAll / kPasses, kLines = kAll - (kPasses - 1) * kLater;
+  constexpr Pass kPass = kPasses > 1 || kMore > 0 ? Pass::first : Pass::only;
+  const std::ptrdiff_t line = t.count / Kind::kKeys * (4 * kPanel / V::kBytes / kMade) * 64;  // for each group
+  strip_tile<V, Kind, Nz, Whole, kPass, kFirst, kNow, kLines>(t, 0, column, end, sums, 0, ahead);
+  if constexpr (kPasses > 1)
+    for (int from = kNow; from < kMade; from += kNow)
+      strip_tile<V, Kind, Nz, Whole, Pass::later, kFirst, kNow, kLater>(
+          t, 0, column, end, sums, from, ahead + (kLines + (from / kNow - 1) * kLater) * line);
+  if constexpr (kMore > 0)
+    for (int from = 0; from < kMade; from += 2)
+      strip_tile<V, Kind, Nz, Whole, Pass::later, kMore, 2, 0>(t, kFirst, column, end, sums + kFirst * kPanel, from,
+                                                               ahead);
 }
 
 /// Rows of a block lie so close together that none pushes another out of L1.
@@ -138,38 +175,19 @@ DSAKIT_INLINE int strip_lead(const Strip<T>& s) {
   return (64 - over) % 64 / kSize;
 }
 
-/// All rows meet a tile before the next. More than there are registers for take half of the columns at a time, for which
-/// the matrix is read, and interleaved, once.
+/// All rows meet a tile before the next.
 template <class V, class Kind, bool Nz>
 DSAKIT_INLINE void strip_block(const StripBlock<V, Kind>& t) {
-  constexpr int kMost = V::kRegisters == 32 ? 4 : 2;
-  constexpr int kLines = Nz ? 0 : V::kBytes / 16;  // of a group
   const std::ptrdiff_t pitch = t.strip.pitch * Kind::kSize;
   const int bytes = t.columns * Kind::kSize, each = t.count * kPanel * Kind::kSize;
   const auto* ahead = reinterpret_cast<const std::byte*>(t.ahead);
   std::int32_t* sums = t.sums;
   for (int column = 0, from = 0, n = t.lead > 0 ? t.lead : kPanel; column < t.columns; column += n, n = kPanel) {
     const int end = least(column + n, t.columns);
-    const auto pass = [&]<bool Whole, Pass P, int Rows, int Half, int Lines>(int r) __attribute__((always_inline)) {
-      strip_tile<V, Kind, Nz, Whole, P, Rows, Half, Lines>(t, r, column, end, sums + r * kPanel,
-                                                           ahead + from + Half * each / 2);
-    };
-    const auto all_rows = [&]<bool Whole>() {
-      if (t.m <= kMost)
-        return with_constant<kMost>(
-            t.m, [&]<int Rows>() { pass.template operator()<Whole, Pass::only, Rows, 0, kLines>(0); });
-      with_constant<kMost>(least(t.m, 2 * kMost) - kMost, [&]<int More>() {
-        pass.template operator()<Whole, Pass::first, kMost + More, 0, kLines / 2>(0);
-        pass.template operator()<Whole, Pass::later, kMost + More, 1, kLines / 2>(0);
-      });
-      if constexpr (2 * kMost < kStripRows)
-        for (int r = 2 * kMost; r < t.m; r += 2 * kMost)
-          with_constant<2 * kMost>(least(t.m - r, 2 * kMost), [&]<int Rows>() {
-            pass.template operator()<Whole, Pass::later, Rows, 0, 0>(r);
-            pass.template operator()<Whole, Pass::later, Rows, 1, 0>(r);
-          });
-    };
-    end - column == kPanel ? all_rows.template operator()<true>() : all_rows.template operator()<false>();
+    with_constant<kStripRows>(t.m, [&]<int Rows>() {
+      end - column == kPanel ? strip_passes<V, Kind, Nz, true, Rows>(t, column, end, ahead + from, sums)
+                             : strip_passes<V, Kind, Nz, false, Rows>(t, column, end, ahead + from, sums);
+    });
     sums += t.m * kPanel;
     for (from += each; from >= bytes; ahead += pitch) from -= bytes;
   }
@@ -259,19 +277,25 @@ DSAKIT_INLINE void product_of_runs(const typename Kind::Weight* a, std::ptrdiff_
 /// Rows of a block at most.
 constexpr int kStripBlock = 128;
 
-/// A frame of its own: that of a row-major matrix has the sums of all columns, and is touched page by page.
-template <class V, class Kind, bool Nz, class T, class C>
+/// Rows of a block of a strip, so many that a tile asks for one row of the next block or for an even part of one.
+DSAKIT_INLINE int strip_rows(int panels) {
+  int rows = 32;
+  while (rows > 16 && panels % rows != 0) rows -= 4;
+  return rows;
+}
+
+/// A frame of its own: it has room for `Sums` sums, and is touched page by page.
+template <class V, class Kind, bool Nz, int Sums, class T, class C>
 [[gnu::noinline]] void product_of_rows(const typename Kind::Weight* a, std::ptrdiff_t a_stride, int m,
                                        const Strip<T>& strip, int k, int columns, C* c, std::ptrdiff_t c_stride,
                                        bool add, const T* ahead) {
-  // So many that a tile asks for one row of the next block, or half of one.
-  const int rows = Nz || is_close(strip) ? kStripBlock : columns < 32 * kPanel ? 16 : 32;
+  const int rows = Nz || is_close(strip) ? kStripBlock : strip_rows(columns / kPanel);
   const int lead = strip_lead(strip);
   typename Kind::Weight words[kStripRows][Kind::kKeys == 2 ? kSumBlock : 1];
   typename Kind::Row row[kStripRows];
   for (int i = 0; i < m; ++i) take_row<Kind>(a + i * a_stride, k, words[i], row[i]);
   typename V::I kept[kStripBlock / Kind::kKeys * 4 * kPanel / V::kBytes];
-  alignas(64) std::int32_t sums[(Nz ? 0 : kStripSums) + kStripRows * kPanel];
+  alignas(64) std::int32_t sums[Sums + kStripRows * kPanel];
   for (int first = 0, n; first < k; first += n) {
     n = least(k - first, rows);
     StripBlock<V, Kind> block{row, m, strip, first, n, columns, lead, sums, ahead, kept};
@@ -300,17 +324,20 @@ template <class V, class Kind, bool Nz, class T, class C>
 template <class V, class Kind, class T, class C>
 void strip_product(const typename Kind::Weight* a, std::ptrdiff_t a_stride, int m, const Strip<T>& strip, int k,
                    int columns, C* c, std::ptrdiff_t c_stride, bool add, const T* ahead) noexcept {
+  constexpr int kFew = kStripRows * 512;
   if (strip.run == strip.kRun) {
-    product_of_rows<V, Kind, false>(a, a_stride, m, strip, k, columns, c, c_stride, add, ahead);
+    if (m * ((columns + kPanel - 1) / kPanel * kPanel) <= kFew)
+      product_of_rows<V, Kind, false, kFew>(a, a_stride, m, strip, k, columns, c, c_stride, add, ahead);
+    else product_of_rows<V, Kind, false, kStripSums>(a, a_stride, m, strip, k, columns, c, c_stride, add, ahead);
   } else if constexpr (V::kBytes == 64) {
     product_of_runs<V, Kind>(a, a_stride, m, strip, k, columns, c, c_stride, add);
   } else {  // panel after panel, as memory has them
     for (int column = 0; column < columns; column += kPanel)
       for (int p = 0; p < k; p += kSumBlock) {
         const T* const from = strip.rows + column / strip.kRun * strip.run + p * strip.pitch;
-        product_of_rows<V, Kind, true>(a + p, a_stride, m, Strip<T>{from, strip.pitch, strip.run},
-                                       least(k - p, kSumBlock), least(columns - column, kPanel), c + column, c_stride,
-                                       add || p > 0, ahead);
+        product_of_rows<V, Kind, true, 0>(a + p, a_stride, m, Strip<T>{from, strip.pitch, strip.run},
+                                          least(k - p, kSumBlock), least(columns - column, kPanel), c + column,
+                                          c_stride, add || p > 0, ahead);
       }
   }
 }

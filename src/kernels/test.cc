@@ -1422,8 +1422,9 @@ void check_strip_product(const Kernels& k, const std::vector<A>& a, Pack pack_an
   constexpr int kRun = 32 / int(sizeof(B));
   for (const int rows : {1, 2, 3, 4, 5, 7, 8})
     for (const int depth : {1, 2, 3, 4, 5, 31, 32, 33, 63, 66, 200, 511, 512, 513, 2600})
-      for (const int columns : {1, 15, 16, 17, 32, 33, 63, 64, 65, 100, 128, 200, 448}) {
+      for (const int columns : {1, 15, 16, 17, 32, 33, 63, 64, 65, 100, 128, 200, 448, 600}) {
         if (depth > 66 && columns > 128 && rows < 7) continue;
+        if (columns > 448 && (depth > 66 || rows < 7)) continue;  // more sums than a small frame has room for
         if (depth > kSumBlock && (columns > 65 || rows % 2 == 0)) continue;
         const int wide = (columns + kPanel - 1) / kPanel * kPanel;
         const int runs = (columns + kRun - 1) / kRun, deep = (depth + 15) / 16 * 16;

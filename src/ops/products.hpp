@@ -38,8 +38,12 @@ inline std::int64_t panels_of_task(std::int64_t most, std::int64_t all, std::int
 inline std::int64_t panels_of_strip(const Matrices& w, std::int64_t rows) {
   return std::min<std::int64_t>(4096 / size_of(w.dtype), kStripSums / std::max<std::int64_t>(rows, 1)) / kPanel;
 }
-/// Two for each thread: memory likes strips wide, and no bit depends on it.
-inline std::int64_t tasks_of_strips(const Call& call) { return 2 * std::int64_t(call.threads()); }
+/// Two strips for each thread: memory likes them wide, and no bit depends on it. Whole sixteens of panels, so that the
+/// kernel can ask for whole rows (strip_rows).
+inline std::int64_t panels_of_strips(const Call& call, const Matrices& w, std::int64_t rows, std::int64_t all) {
+  const std::int64_t panels = panels_of_task(panels_of_strip(w, rows), all, 2 * std::int64_t(call.threads()));
+  return panels < 16 ? panels : panels / 16 * 16;
+}
 /// Rows whose sums wait for the next part of the matrix.
 inline std::int64_t waiting_rows(const Matrices& w, std::int64_t rows) {
   return rows_of_part(w) == w.k ? 0 : std::min(rows, kBlockRows);
@@ -230,7 +234,7 @@ void StackProduct::run(Call& call, std::byte* memory, Store store) const {
   const std::size_t each = bytes_of<Scratch>(*this);
   const bool strips = may_stay() && !call.same_products() && can_stay(call.kernels(), w, rows());
   const std::int64_t all = panels_of(w.n), blocks = (rows() + kBlockRows - 1) / kBlockRows,
-                     some = strips ? panels_of_task(panels_of_strip(w, rows()), all * batch(), tasks_of_strips(call))
+                     some = strips ? panels_of_strips(call, w, rows(), all * batch())
                                    : panels_of_task(panels(), all * blocks * batch()),
                      groups = (all + some - 1) / some;
   const Work work = product_work(double(rows()), double(w.k) * double(w.n), false) * double(batch());
@@ -370,7 +374,7 @@ void CodeProduct::run(Call& call, std::byte* memory, Store store) const {
     const std::int64_t per_matrix = (rows + block - 1) / block;
     const auto block_of = [&](std::int64_t row) { return row / rows * per_matrix + row % rows / block; };
     const std::int64_t low = block_of(first), blocks = block_of(first + count - 1) + 1 - low;
-    const std::int64_t some = strips ? panels_of_task(panels_of_strip(w, rows), all * blocks, tasks_of_strips(call))
+    const std::int64_t some = strips ? panels_of_strips(call, w, rows, all * blocks)
                                      : panels_of_task(panels(), all * blocks),
                        groups = (all + some - 1) / some;
     const Work work = product_work(double(count) / double(blocks), double(w.k) * double(w.n), true) * double(blocks);
