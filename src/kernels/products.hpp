@@ -182,18 +182,20 @@ DSAKIT_INLINE void squares_of_columns(const Tile& t, int column) {
     }
 }
 
+/// Each pass over the columns asks for its part of `Lines`: all of it in one would have that one wait for memory, and
+/// memory for the others.
 template <class V, class Dot, class T, int Rows, int Lines>
 void tile(const Tile& t) {
-  if constexpr (Squares<Dot> && Rows > 1) {
-    squares_of_columns<V, Dot, T, Rows, Lines>(t, 0);
-    for (int column = 4 * V::kLanes; column < kPanel; column += 4 * V::kLanes)
-      squares_of_columns<V, Dot, T, Rows, 0>(t, column);
-    return;
-  }
-  constexpr int kVectors = vectors_for<V>(Rows), kColumns = V::kLanes * kVectors;
-  tile_of_columns<V, Dot, T, Rows, kVectors, Lines>(t, 0);
-  for (int column = kColumns; column < kPanel; column += kColumns)
-    tile_of_columns<V, Dot, T, Rows, kVectors, 0>(t, column);
+  constexpr bool kSquares = Squares<Dot> && Rows > 1;
+  constexpr int kVectors = kSquares ? 4 : vectors_for<V>(Rows), kColumns = V::kLanes * kVectors;
+  constexpr int kPasses = kPanel / kColumns, kLines = kPasses < Lines ? Lines / kPasses : 1;
+  Tile part = t;
+  unrolled<kPasses>([&]<int Pass>() __attribute__((always_inline)) {
+    constexpr int kAsked = Pass * kLines < Lines ? kLines : 0;
+    if constexpr (kSquares) squares_of_columns<V, Dot, T, Rows, kAsked>(part, Pass * kColumns);
+    else tile_of_columns<V, Dot, T, Rows, kVectors, kAsked>(part, Pass * kColumns);
+    part.ahead += kLines * t.ahead_second;
+  });
 }
 
 using TileFunction = void (*)(const Tile&);
@@ -204,17 +206,20 @@ constexpr TileFunction kTilesOf[kTileRows] = {tile<V, Dot, T, 1, Lines>, tile<V,
 
 /// All rows meet one block of the panel before the next: 64 KiB (128 of fp32), which stays in L2. Meanwhile the tiles
 /// ask for the block after it, or for what the caller names, the first ones for equal shares, so that with many rows
-/// weights from DRAM cost nothing. A single tile streams: it asks kStreamAhead bytes ahead. (Behind the last block lies
-/// the next panel; asking for what is not there does no harm.)
+/// weights from DRAM cost nothing. A single tile whose rows meet all columns at once streams: it asks kStreamAhead bytes
+/// ahead. (Behind the last block lies the next panel; asking for what is not there does no harm.)
 template <class V, class Dot, class T>
 DSAKIT_INLINE void multiply(Tile t, int m, int k, Ahead ahead) {
   constexpr int kElements = Panel<T>::kGroup;
   constexpr bool kExact = sizeof(T) == 1;
-  constexpr int kBlock = kExact ? kBlockBytes / kGroupBytes : kSumBlock / kElements;  // groups
+  constexpr int kMost = kExact ? kBlockBytes / kGroupBytes : kSumBlock / kElements;  // groups of a block
   constexpr std::ptrdiff_t kRowBytes = kElements * std::ptrdiff_t(sizeof(typename Dot::Row));  // of a group
   int groups = k / kElements;
   bool odd = k % kElements != 0;
+  // Those of codes are alike: each asks for as many groups as the next one has.
+  const int blocks = (groups + kMost - 1) / kMost, most = kExact && blocks > 1 ? (groups + blocks - 1) / blocks : kMost;
   const int count = (m + kTileRows - 1) / kTileRows;
+  const bool streams = count == 1 && V::kLanes * vectors_for<V>(m) == kPanel;
   const int lines = count == 1 ? 4 : count <= 3 ? 2 : 1;
   const TileFunction* const tiles = count == 1   ? kTilesOf<V, Dot, T, 4>
                                     : count <= 3 ? kTilesOf<V, Dot, T, 2>
@@ -227,17 +232,17 @@ DSAKIT_INLINE void multiply(Tile t, int m, int k, Ahead ahead) {
   const std::ptrdiff_t stride = t.a_stride;
   char* const c = t.c;
   do {
-    t.groups = groups < kBlock ? groups : kBlock;
-    t.odd = t.groups < kBlock && odd;
+    t.groups = groups < most ? groups : most;
+    t.odd = t.groups < most && odd;
     const std::ptrdiff_t bytes = std::ptrdiff_t(t.groups) * kGroupBytes;
-    if (behind) next = t.panel + (count == 1 ? kStreamAhead<V> : bytes);
+    if (behind) next = t.panel + (streams ? kStreamAhead<V> : bytes);
     t.a = rows;
     for (int rest = m, left = count, line = 0; left > 0; --left, line = (line + lines) % kLinesOfGroup<T>) {
       t.ahead = next + line_of_group<T>(line, t.ahead_pitch);
       t.ahead_second = next + line_of_group<T>(line + 1, t.ahead_pitch) - t.ahead;
       const int n = (rest + left - 1) / left;
       if constexpr (Prepares<Dot>) {
-        typename Dot::Prepared prepared[kTileRows][kBlock * kElements];
+        typename Dot::Prepared prepared[kTileRows][kMost * kElements];
         const int length = t.groups * kElements + t.odd;
         for (int r = 0; r < n; ++r)
           Dot::prepare(reinterpret_cast<const typename Dot::Row*>(t.a + r * stride), length, prepared[r]);
