@@ -345,11 +345,18 @@ struct ValuesOfPairs : PairColumns<V> {
   using Weight = bf16;
   static constexpr int kKeys = 2, kSize = 2, kSteps = Dot::kSteps;
 
-  struct Row {
+  struct Taken {
     const bf16* weight;
-    static constexpr Sum start{};
     DSAKIT_INLINE void take(const bf16* weights, int) { weight = weights; }
     DSAKIT_INLINE I word(int j, int step) const { return Dot::column(V::broadcast(weight + j), step); }
+  };
+  struct Widened {
+    float weight[kMostSummed];
+    DSAKIT_INLINE void take(const bf16* weights, int count) { Dot::prepare(weights, count, weight); }
+    DSAKIT_INLINE I word(int j, int step) const { return V::broadcast(weight + j + step); }
+  };
+  struct Row : std::conditional_t<Prepares<Dot>, Widened, Taken> {
+    static constexpr Sum start{};
   };
 
   template <bool Whole>

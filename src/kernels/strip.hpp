@@ -77,7 +77,7 @@ DSAKIT_INLINE void each_group(int count, F f) {
 
 /// Rows rows of the left, from row r on, times `Now` of the registers, from `from` on, that the columns [column, end), 64
 /// or less, become. With each group `Lines` lines are asked for, from `ahead` on.
-template <class V, class Kind, bool Nz, bool Whole, Pass P, int Rows, int Now, int Lines>
+template <class V, class Kind, bool Whole, Pass P, int Rows, int Now, int Lines>
 [[gnu::noinline]] void strip_tile(const StripBlock<V, Kind>& t, int r, int column, int end, std::int32_t* sums,
                                   int from, const std::byte* ahead) {
   using I = typename V::I;
@@ -88,7 +88,7 @@ template <class V, class Kind, bool Nz, bool Whole, Pass P, int Rows, int Now, i
   I* kept = t.kept;
   const auto at_sum = [](int f, int i, int v) { return i * kPanel + f * V::kBytes + v * V::kLanes; };
   for (sums += at_sum(from / 4, 0, from % 4); column < end; column += kFours * V::kBytes, sums += kFours * V::kBytes) {
-    const StripColumns<V, typename StripBlock<V, Kind>::T, Nz, Whole> columns(t.strip, column, end - column);
+    const StripColumns<V, typename StripBlock<V, Kind>::T, false, Whole> columns(t.strip, column, end - column);
     typename Kind::Sum sum[kSums][Rows][kVectors];
 #pragma GCC unroll 2
     for (int f = 0; f < kSums; ++f)
@@ -139,23 +139,23 @@ template <class V, class Kind, bool Nz, bool Whole, Pass P, int Rows, int Now, i
 
 /// Rows rows of the left times the columns [column, end), 64 or less: as many registers at a time as there is room for
 /// sums, all of which the first pass makes.
-template <class V, class Kind, bool Nz, bool Whole, int Rows>
+template <class V, class Kind, bool Whole, int Rows>
 DSAKIT_INLINE void strip_passes(const StripBlock<V, Kind>& t, int column, int end, const std::byte* ahead,
                                 std::int32_t* sums) {
   constexpr int kMost = V::kRegisters == 32 ? 8 : 4, kFirst = least(Rows, kMost), kMore = Rows - kFirst;
   constexpr int kMade = 4 * (Whole ? kStripFours<V> : 1), kRoom = 2 * kMost / kFirst;
   constexpr int kNow = least(kMade, kRoom >= 8 ? 8 : kRoom >= 4 ? 4 : 2), kPasses = kMade / kNow;
-  constexpr int kAll = Nz ? 0 : kMade * V::kBytes / 64, kLater = kAll / kPasses, kLines = kAll - (kPasses - 1) * kLater;
+  constexpr int kAll = kMade * V::kBytes / 64, kLater = kAll / kPasses, kLines = kAll - (kPasses - 1) * kLater;
   constexpr Pass kPass = kPasses > 1 || kMore > 0 ? Pass::first : Pass::only;
   const std::ptrdiff_t line = t.count / Kind::kKeys * (4 * kPanel / V::kBytes / kMade) * 64;  // for each group
-  strip_tile<V, Kind, Nz, Whole, kPass, kFirst, kNow, kLines>(t, 0, column, end, sums, 0, ahead);
+  strip_tile<V, Kind, Whole, kPass, kFirst, kNow, kLines>(t, 0, column, end, sums, 0, ahead);
   if constexpr (kPasses > 1)
     for (int from = kNow; from < kMade; from += kNow)
-      strip_tile<V, Kind, Nz, Whole, Pass::later, kFirst, kNow, kLater>(
+      strip_tile<V, Kind, Whole, Pass::later, kFirst, kNow, kLater>(
           t, 0, column, end, sums, from, ahead + (kLines + (from / kNow - 1) * kLater) * line);
   if constexpr (kMore > 0)
     for (int from = 0; from < kMade; from += 2)
-      strip_tile<V, Kind, Nz, Whole, Pass::later, kMore, 2, 0>(t, kFirst, column, end, sums + kFirst * kPanel, from,
+      strip_tile<V, Kind, Whole, Pass::later, kMore, 2, 0>(t, kFirst, column, end, sums + kFirst * kPanel, from,
                                                                ahead);
 }
 
@@ -171,12 +171,12 @@ template <class T>
 DSAKIT_INLINE int strip_lead(const Strip<T>& s) {
   constexpr int kSize = int(sizeof(T));
   const int over = int(reinterpret_cast<std::uintptr_t>(s.rows) % 64);
-  if (s.run != Strip<T>::kRun || is_close(s) || s.pitch * kSize % 64 != 0 || over % kSize != 0) return 0;
+  if (is_close(s) || s.pitch * kSize % 64 != 0 || over % kSize != 0) return 0;
   return (64 - over) % 64 / kSize;
 }
 
 /// All rows meet a tile before the next.
-template <class V, class Kind, bool Nz>
+template <class V, class Kind>
 DSAKIT_INLINE void strip_block(const StripBlock<V, Kind>& t) {
   const std::ptrdiff_t pitch = t.strip.pitch * Kind::kSize;
   const int bytes = t.columns * Kind::kSize, each = t.count * kPanel * Kind::kSize;
@@ -185,8 +185,8 @@ DSAKIT_INLINE void strip_block(const StripBlock<V, Kind>& t) {
   for (int column = 0, from = 0, n = t.lead > 0 ? t.lead : kPanel; column < t.columns; column += n, n = kPanel) {
     const int end = least(column + n, t.columns);
     with_constant<kStripRows>(t.m, [&]<int Rows>() {
-      end - column == kPanel ? strip_passes<V, Kind, Nz, true, Rows>(t, column, end, ahead + from, sums)
-                             : strip_passes<V, Kind, Nz, false, Rows>(t, column, end, ahead + from, sums);
+      end - column == kPanel ? strip_passes<V, Kind, true, Rows>(t, column, end, ahead + from, sums)
+                             : strip_passes<V, Kind, false, Rows>(t, column, end, ahead + from, sums);
     });
     sums += t.m * kPanel;
     for (from += each; from >= bytes; ahead += pitch) from -= bytes;
@@ -205,6 +205,10 @@ DSAKIT_INLINE void take_row(const typename Kind::Weight* a, int k, typename Kind
     row.take(a, k);
   }
 }
+
+/// A four of registers has its columns from two runs of FRACTAL_NZ.
+template <class V, class Kind>
+constexpr bool kInTwoRuns = Kind::kSize * V::kBytes > 32;
 
 /// FRACTAL_NZ has the rows of a run one after the other: a register of 64 bytes holds two of them, and all rows of the
 /// left meet 32 columns at once, whose sums stay in registers through a block of k. Memory is read from front to back:
@@ -243,12 +247,86 @@ template <class V, class Kind, int Rows, class T, class C>
     }
 }
 
+/// A four of narrower registers, which parts of rows fill: where its halves have rows of 32 bytes from, and what lies there
+/// in the next block of k.
+struct RunHalves {
+  const std::byte *half[2], *ahead[2];
+};
+
+/// The same with them: halves `First` to `Last` meet some rows of the left, and of each row `asked` bytes are asked for.
+template <class V, class Kind, int Rows, int First, int Last, class C>
+[[gnu::noinline]] void run_tile(const typename Kind::Row* row, RunHalves t, std::ptrdiff_t asked, int k, C* c,
+                                std::ptrdiff_t c_stride, bool add) {
+  using I = typename V::I;
+  using Sum = typename Kind::Sum;
+  typedef C Four __attribute__((vector_size(16)));
+  constexpr int kHalves = Last - First + 1;
+  constexpr bool kAsks = kHalves == 1 || kInTwoRuns<V, Kind>;
+  Sum sum[kHalves][Rows][2];
+#pragma GCC unroll 2
+  for (int h = 0; h < kHalves; ++h)
+#pragma GCC unroll 8
+    for (int i = 0; i < Rows; ++i) sum[h][i][0] = sum[h][i][1] = row[i].start;
+  each_group<Kind>(k, [&]<int Steps, int Keys>(int j) __attribute__((always_inline)) {
+    unrolled<kHalves>([&]<int H>() __attribute__((always_inline)) {
+      constexpr int kHalf = First + H;
+      const auto load = [&](int k, int) __attribute__((always_inline)) {
+        return V::load(t.half[kHalf] + 32 * least(k, Keys - 1));  // what is missing is the last one again, times 0
+      };
+      I x[2];
+      Kind::template half<kHalf>(load, Keys, x);
+      t.half[kHalf] += 32 * Kind::kKeys;
+      if constexpr (kAsks) prefetch_l2(t.ahead[kHalf]), t.ahead[kHalf] += Kind::kKeys * asked;
+      add_dots<Kind, Steps>(row, j, x, sum[H]);
+    });
+  });
+#pragma GCC unroll 2
+  for (int h = 0; h < kHalves; ++h)
+#pragma GCC unroll 8
+    for (int i = 0; i < Rows; ++i)
+#pragma GCC unroll 4
+      for (int v = 0; v < 2; ++v)
+#pragma GCC unroll 2
+        for (int b = 0; b < V::kBytes / 16; ++b) {
+          C* const to = c + i * c_stride + Kind::column(2 * (First + h) + v, b);
+          Four x = Four(V::block(I(sum[h][i][v]), b)), before;
+          if (add) {
+            __builtin_memcpy(&before, to, 16);
+            x = before + x;
+          }
+          __builtin_memcpy(to, &x, 16);
+        }
+}
+
+/// Few rows of the left meet all of a four at once; the hardware brings it, if it is one run. More of them meet half of
+/// one, and each pass asks for its part of the next block.
+template <class V, class Kind, class C>
+DSAKIT_INLINE void run_passes(const typename Kind::Row* row, int m, const RunHalves& t, int k, C* c,
+                              std::ptrdiff_t c_stride, bool add) {
+  constexpr int kMost = V::kRegisters == 32 ? 8 : 4, kShared = kInTwoRuns<V, Kind> ? 1 : 2;
+  if (m <= kMost / 2)
+    return with_constant<kMost / 2>(
+        m, [&]<int Rows>() { run_tile<V, Kind, Rows, 0, 1>(row, t, 32, k, c, c_stride, add); });
+  const int passes = (m + kMost - 1) / kMost, asked = 32 / (kShared * passes);
+  for (int pass = 0, i = 0, n; pass < passes; ++pass, i += n) {
+    n = (m - i + passes - pass - 1) / (passes - pass);
+    unrolled<2>([&]<int Half>() {
+      RunHalves some = t;
+      some.ahead[Half] += k * asked * (kShared * pass + Half % kShared);
+      with_constant<kMost>(n, [&]<int Rows>() {
+        run_tile<V, Kind, Rows, Half, Half>(row + i, some, asked, k, c + i * c_stride, c_stride, add);
+      });
+    });
+  }
+}
+
 /// A run's part of some blocks of k, one after the other, before those of the next run.
 template <class V, class Kind, class T, class C>
 DSAKIT_INLINE void product_of_runs(const typename Kind::Weight* a, std::ptrdiff_t a_stride, int m,
                                    const Strip<T>& strip, int k, int columns, C* c, std::ptrdiff_t c_stride,
                                    bool add) {
-  constexpr int kBlocks = 4, kColumns = 2 * V::kLanes;
+  constexpr int kBlocks = 4, kColumns = V::kBytes == 64 ? 2 * V::kLanes : V::kBytes;
+  constexpr int kHalf = Kind::kSize == 1 ? 0 : kColumns / 2;  // where the second half of a four begins
   typename Kind::Weight words[kStripRows][Kind::kKeys == 2 ? kSumBlock : 1];  // of the last block, if k is odd
   typename Kind::Row row[kBlocks][kStripRows];
   for (int first = 0; first < k; first += kBlocks * kSumBlock) {
@@ -263,13 +341,27 @@ DSAKIT_INLINE void product_of_runs(const typename Kind::Weight* a, std::ptrdiff_
         else take_row<Kind>(from, n, words[i], row[b][i]);
       }
     });
+    const auto at = [&](int column, int p) {
+      return strip.rows + column / strip.kRun * strip.run + column % strip.kRun + p * strip.pitch;
+    };
     for (int column = 0; column < columns; column += kColumns)
       each_block([&](int b, int p, int n) {
-        const T* const from = strip.rows + column / strip.kRun * strip.run + p * strip.pitch;
-        with_constant<kStripRows>(m, [&]<int Rows>() {
-          run_tile<V, Kind, Rows>(row[b], Strip<T>{from, strip.pitch, strip.run}, n, columns - column, c + column,
-                                  c_stride, add || p > 0);
-        });
+        C* const to = c + column;
+        if constexpr (V::kBytes == 64) {
+          with_constant<kStripRows>(m, [&]<int Rows>() {
+            run_tile<V, Kind, Rows>(row[b], Strip<T>{at(column, p), strip.pitch, strip.run}, n, columns - column, to,
+                                    c_stride, add || p > 0);
+          });
+        } else {
+          const bool last = b + 1 == kBlocks || p + n == k;
+          const int next = last ? column + kColumns : column, q = last ? first : p + n;
+          const auto bytes = [&](int column, int p) { return reinterpret_cast<const std::byte*>(at(column, p)); };
+          // A second run that does not exist is the first again.
+          run_passes<V, Kind>(row[b], m,
+                              {{bytes(column, p), bytes(column + kHalf < columns ? column + kHalf : column, p)},
+                               {bytes(next, q), bytes(next + kHalf, q)}},
+                              n, to, c_stride, add || p > 0);
+        }
       });
   }
 }
@@ -285,11 +377,11 @@ DSAKIT_INLINE int strip_rows(int panels) {
 }
 
 /// A frame of its own: it has room for `Sums` sums, and is touched page by page.
-template <class V, class Kind, bool Nz, int Sums, class T, class C>
+template <class V, class Kind, int Sums, class T, class C>
 [[gnu::noinline]] void product_of_rows(const typename Kind::Weight* a, std::ptrdiff_t a_stride, int m,
                                        const Strip<T>& strip, int k, int columns, C* c, std::ptrdiff_t c_stride,
                                        bool add, const T* ahead) {
-  const int rows = Nz || is_close(strip) ? kStripBlock : strip_rows(columns / kPanel);
+  const int rows = is_close(strip) ? kStripBlock : strip_rows(columns / kPanel);
   const int lead = strip_lead(strip);
   typename Kind::Weight words[kStripRows][Kind::kKeys == 2 ? kSumBlock : 1];
   typename Kind::Row row[kStripRows];
@@ -301,7 +393,7 @@ template <class V, class Kind, bool Nz, int Sums, class T, class C>
     StripBlock<V, Kind> block{row, m, strip, first, n, columns, lead, sums, ahead, kept};
     block.strip.rows += first * strip.pitch;
     if (first + n < k) block.ahead = block.strip.rows + n * strip.pitch;
-    strip_block<V, Kind, Nz>(block);
+    strip_block<V, Kind>(block);
   }
   const std::int32_t* from = sums;
   for (int column = 0, some = lead > 0 ? lead : kPanel; column < columns; column += some, some = kPanel) {
@@ -327,18 +419,10 @@ void strip_product(const typename Kind::Weight* a, std::ptrdiff_t a_stride, int 
   constexpr int kFew = kStripRows * 512;
   if (strip.run == strip.kRun) {
     if (m * ((columns + kPanel - 1) / kPanel * kPanel) <= kFew)
-      product_of_rows<V, Kind, false, kFew>(a, a_stride, m, strip, k, columns, c, c_stride, add, ahead);
-    else product_of_rows<V, Kind, false, kStripSums>(a, a_stride, m, strip, k, columns, c, c_stride, add, ahead);
-  } else if constexpr (V::kBytes == 64) {
+      product_of_rows<V, Kind, kFew>(a, a_stride, m, strip, k, columns, c, c_stride, add, ahead);
+    else product_of_rows<V, Kind, kStripSums>(a, a_stride, m, strip, k, columns, c, c_stride, add, ahead);
+  } else {
     product_of_runs<V, Kind>(a, a_stride, m, strip, k, columns, c, c_stride, add);
-  } else {  // panel after panel, as memory has them
-    for (int column = 0; column < columns; column += kPanel)
-      for (int p = 0; p < k; p += kSumBlock) {
-        const T* const from = strip.rows + column / strip.kRun * strip.run + p * strip.pitch;
-        product_of_rows<V, Kind, true, 0>(a + p, a_stride, m, Strip<T>{from, strip.pitch, strip.run},
-                                          least(k - p, kSumBlock), least(columns - column, kPanel), c + column,
-                                          c_stride, add || p > 0, ahead);
-      }
   }
 }
 
