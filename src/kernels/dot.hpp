@@ -56,9 +56,8 @@ struct WidenedI8 {
   DSAKIT_INLINE static Sum meet(Sum sum, I query, I key) { return dot(sum, key, query); }
   DSAKIT_INLINE static I add_codes(I sum, I x) { return V::add_codes(sum, x); }
 
-  // GEMV: signed words of rows, widened as they are read.
+  // GEMV: signed words of rows, widened beforehand.
   DSAKIT_INLINE static I key(I x) { return x; }
-  DSAKIT_INLINE static I row_word(I x, int step) { return column(x, step); }
   DSAKIT_INLINE static Sum row_start(const std::int32_t*) { return I{}; }
 };
 
@@ -83,7 +82,6 @@ struct DotI8 {
 
   // GEMV: keys are biased as they are loaded, words of rows are signed.
   DSAKIT_INLINE static I key(I x) { return V::biased(x); }
-  DSAKIT_INLINE static I row_word(I x, int) { return x; }
   DSAKIT_INLINE static Sum row_start(const std::int32_t* start) { return V::broadcast(start); }
 };
 
@@ -113,7 +111,6 @@ struct SignedI8 {
   DSAKIT_INLINE static Sum meet(Sum sum, I query, I key) { return Dot4::dot4(sum, key, query); }
 
   DSAKIT_INLINE static I key(I x) { return x; }
-  DSAKIT_INLINE static I row_word(I x, int) { return x; }
   DSAKIT_INLINE static Sum row_start(const std::int32_t*) { return I{}; }
 };
 

@@ -13,8 +13,8 @@ namespace dsakit {
 namespace {
 
 // ---- dots: the words of a row (GemvQuery) meet four bytes of every key of a block ----------------------------------
-// A kind of key says how it is loaded, which operand a step takes of it and of the row's word, and whether every step
-// has a word of its own.
+// A kind of key says how it is loaded, which operand a step takes of it, and whether the words of the steps follow one
+// another (else each step has a plane of words).
 
 template <class V, class Dot>
 struct KeysOfCodes {
@@ -25,7 +25,7 @@ struct KeysOfCodes {
   DSAKIT_INLINE static I loaded(I x) { return Dot::key(x); }
   DSAKIT_INLINE static Sum first(const std::int32_t* start) { return Dot::row_start(start); }
   DSAKIT_INLINE static I key(I x, int step) { return Dot::column(x, step); }
-  DSAKIT_INLINE static Sum dot(Sum sum, I key, I word, int step) { return Dot::dot(sum, key, Dot::row_word(word, step)); }
+  DSAKIT_INLINE static Sum dot(Sum sum, I key, I word) { return Dot::dot(sum, key, word); }
 };
 
 /// Pairs of bf16, with the dot of the products of pairs.
@@ -38,7 +38,7 @@ struct KeysOfPairs {
   DSAKIT_INLINE static I loaded(I x) { return x; }
   DSAKIT_INLINE static Sum first(const std::int32_t*) { return Sum{}; }
   DSAKIT_INLINE static I key(I x, int step) { return Dot::column(x, step); }
-  DSAKIT_INLINE static Sum dot(Sum sum, I key, I word, int step) { return Dot::dot(sum, Dot::column(word, step), key); }
+  DSAKIT_INLINE static Sum dot(Sum sum, I key, I word) { return Dot::dot(sum, word, key); }
 };
 
 /// T as fp32.
@@ -55,7 +55,7 @@ struct KeysWidened {
     else if constexpr (std::same_as<T, bf16>) return step == 0 ? V::low_bf16(x) : V::high_bf16(x);
     else return I(V::low_f16(step == 0 ? x & 0xffff : I(typename V::U(x) >> 16)));
   }
-  DSAKIT_INLINE static Sum dot(Sum sum, I key, I word, int) { return V::fma(Sum(word), Sum(key), sum); }
+  DSAKIT_INLINE static Sum dot(Sum sum, I key, I word) { return V::fma(Sum(word), Sum(key), sum); }
 };
 
 /// Bytes of as many keys as a register has lanes; x[i] becomes word i of all of them.
@@ -113,6 +113,7 @@ struct KeyBlock<V, Kind> {
 struct GemvDots {
   const std::int32_t* query;
   int pitch;
+  std::ptrdiff_t plane;  // from the words of a step to those of the next
   const std::byte* const* keys;
   int count, bytes;
   const float* unit;  // codes
@@ -178,7 +179,7 @@ template <class V, class Kind, int Digits, int Rows>
             const I x = Kind::key(now.x[Step], w);
 #pragma GCC unroll 12
             for (int r = 0; r < kRows; ++r) {
-              sum[h][r] = Kind::dot(sum[h][r], x, V::broadcast(q + r), w);
+              sum[h][r] = Kind::dot(sum[h][r], x, V::broadcast(q + w * t.plane + r));
               pin(sum[h][r]);
             }
             if (Kind::kWordPerStep || w + 1 == Kind::kSteps) q += pitch;
@@ -208,11 +209,35 @@ DSAKIT_INLINE void gemv_dots_tiles(GemvDots t, int rows) {
   }
 }
 
+/// The words of rows as the steps of a dot want them: of two, all those of the first and then all those of the second,
+/// widened once and not for each register of keys.
+template <class V, class Dot, int Most>
+struct WordsOfSteps {
+  static constexpr int kPlane = Dot::kSteps == 1 ? 0 : kGemvRows * (1 + Most) + V::kLanes;
+  std::int32_t wide[2 * kPlane + 1];
+  const std::int32_t* first;
+
+  DSAKIT_INLINE WordsOfSteps(const std::int32_t* query, int rows, int words) : first(query) {
+    if constexpr (Dot::kSteps == 2) {
+      const auto take = [&](int i, typename V::I x) __attribute__((always_inline)) {
+        V::store(wide + i, Dot::column(x, 0));
+        V::store(wide + kPlane + i, Dot::column(x, 1));
+      };
+      const int n = rows * (1 + words);
+      int i = 0;
+      for (; i + V::kLanes <= n; i += V::kLanes) take(i, V::load(query + i));
+      if (i < n) take(i, V::load_bytes(query + i, 4 * (n - i)));
+      first = wide;
+    }
+  }
+};
+
 template <class V, class Dot>
 void gemv_dots_of_codes(const std::int32_t* query, int rows, int digits, const std::byte* const* keys, int count,
                         int dims, const float* unit, float* y, std::ptrdiff_t pitch, const std::byte* const* ahead,
                         int ahead_columns) noexcept {
-  const GemvDots t{query, rows * digits, keys, count, dims, unit, y, pitch, ahead, ahead_columns};
+  const WordsOfSteps<V, Dot, kGemvCodes / 4> words(query, rows * digits, GemvQuery::words(dims, 1, 4));
+  const GemvDots t{words.first, rows * digits, words.kPlane, keys, count, dims, unit, y, pitch, ahead, ahead_columns};
   if (digits == 1) gemv_dots_tiles<V, KeysOfCodes<V, Dot>, 1>(t, rows);
   else gemv_dots_tiles<V, KeysOfCodes<V, Dot>, 3>(t, rows);
 }
@@ -220,8 +245,9 @@ void gemv_dots_of_codes(const std::int32_t* query, int rows, int digits, const s
 template <class V, class Dot>
 void gemv_dots_of_pairs(const std::int32_t* query, int rows, const std::byte* const* keys, int count, int dims,
                         float* y, std::ptrdiff_t pitch, const std::byte* const* ahead, int ahead_columns) noexcept {
+  const WordsOfSteps<V, Dot, kSumBlock / 2> words(query, rows, GemvQuery::words(dims, 2, 2));
   gemv_dots_tiles<V, KeysOfPairs<V, Dot>, 1>(
-      {query, rows, keys, count, 2 * dims, nullptr, y, pitch, ahead, 2 * ahead_columns}, rows);
+      {words.first, rows, words.kPlane, keys, count, 2 * dims, nullptr, y, pitch, ahead, 2 * ahead_columns}, rows);
 }
 
 template <class V>
@@ -229,7 +255,7 @@ void gemv_dots_widened(const std::int32_t* query, int rows, Kept kept, const std
                        int dims, float* y, std::ptrdiff_t pitch, const std::byte* const* ahead,
                        int ahead_columns) noexcept {
   const int size = kept == Kept::f32 ? 4 : 2;
-  const GemvDots t{query, rows, keys, count, dims * size, nullptr, y, pitch, ahead, ahead_columns * size};
+  const GemvDots t{query, rows, 0, keys, count, dims * size, nullptr, y, pitch, ahead, ahead_columns * size};
   if (kept == Kept::f32) gemv_dots_tiles<V, KeysWidened<V, float>, 1>(t, rows);
   else if (kept == Kept::f16) gemv_dots_tiles<V, KeysWidened<V, f16>, 1>(t, rows);
   else gemv_dots_tiles<V, KeysWidened<V, bf16>, 1>(t, rows);
@@ -283,15 +309,14 @@ struct ValuesOfCodes {
     DSAKIT_INLINE I word(int j, int step) const { return V::broadcast(code + j + 2 * step); }
   };
 
-  template <bool Whole>
-  DSAKIT_INLINE static void load(const std::byte* const* values, int left, std::ptrdiff_t column, int columns,
-                                 I (&x)[4]) {
+  /// Half of a four of registers.
+  template <bool Whole, int Half>
+  DSAKIT_INLINE static void load(const std::byte* const* values, int left, std::ptrdiff_t column, int columns, I* x) {
     const auto row = [&](int k, int) __attribute__((always_inline)) {
       const std::byte* line = values[k] + column;
       return Whole ? V::load(line) : V::load_bytes(line, columns);
     };
-    half<0>(row, left, x);
-    half<1>(row, left, x + 2);
+    half<Half>(row, left, x);
   }
   /// Two of them; row(k, byte) loads a register of row k.
   template <int Half, class Row>
@@ -359,15 +384,13 @@ struct ValuesOfPairs : PairColumns<V> {
     static constexpr Sum start{};
   };
 
-  template <bool Whole>
-  DSAKIT_INLINE static void load(const std::byte* const* values, int left, std::ptrdiff_t column, int columns,
-                                 I (&x)[4]) {
+  template <bool Whole, int Half>
+  DSAKIT_INLINE static void load(const std::byte* const* values, int left, std::ptrdiff_t column, int columns, I* x) {
     const auto row = [&](int k, int byte) __attribute__((always_inline)) {
       const std::byte* from = values[k] + 2 * column + byte;
       return Whole ? V::load(from) : V::load_bytes(from, 2 * columns - byte);
     };
-    PairColumns<V>::template half<0>(row, left, x);
-    PairColumns<V>::template half<1>(row, left, x + 2);
+    PairColumns<V>::template half<Half>(row, left, x);
   }
   DSAKIT_INLINE static I value(I x, int step) { return Dot::column(x, step); }
   DSAKIT_INLINE static Sum dot(Sum sum, I value, I word, int) { return Dot::dot(sum, word, value); }
@@ -387,12 +410,12 @@ struct ValuesWidened {
     DSAKIT_INLINE I word(int j, int) const { return V::broadcast(weight + j); }
   };
 
-  template <bool Whole>
-  DSAKIT_INLINE static void load(const std::byte* const* values, int, std::ptrdiff_t column, int columns, I (&x)[4]) {
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-      const int rest = Whole ? V::kLanes : columns - V::kLanes * i;
-      const std::byte* from = values[0] + (column + V::kLanes * i) * kSize;
+  template <bool Whole, int Half>
+  DSAKIT_INLINE static void load(const std::byte* const* values, int, std::ptrdiff_t column, int columns, I* x) {
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+      const int first = V::kLanes * (2 * Half + i), rest = Whole ? V::kLanes : columns - first;
+      const std::byte* from = values[0] + (column + first) * kSize;
       if constexpr (std::same_as<T, float>) x[i] = V::load_bytes(from, 4 * rest);
       else if constexpr (std::same_as<T, f16>) x[i] = I(V::load_f16(from, rest));
       else x[i] = V::load_words(from, rest) << 16;
@@ -431,57 +454,74 @@ DSAKIT_INLINE void add_dots(const typename Kind::Row* row, int j, const I* x, ty
     }
 }
 
-/// `Share` fourths of the rows ahead are asked for: evenly, because more at a time than a core can wait for would stall
-/// it.
-template <class V, class Kind, int Rows, bool Whole, int Share>
-[[gnu::noinline]] void gemv_sums_tile(const GemvSums<typename Kind::Weight>& t) {
+/// A four of registers, or one of its halves, from column `part` of the tile on. Of the rows ahead `Share` fourths are asked
+/// for, evenly: because more at a time than a core can wait for would stall it.
+template <class V, class Kind, int Rows, int First, int Last, bool Whole, int Share>
+DSAKIT_INLINE void gemv_sums_part(const typename Kind::Row* row, const GemvSums<typename Kind::Weight>& t, int part,
+                                  const std::byte* const* ahead) {
   using I = typename V::I;
-  float* const sums = static_cast<float*>(t.sums);
-  typename Kind::Row row[Rows];
+  constexpr int kVectors = 2 * (Last - First + 1);
+  float* const sums = static_cast<float*>(t.sums) + part;
+  typename Kind::Sum sum[Rows][kVectors];
 #pragma GCC unroll 4
-  for (int r = 0; r < Rows; ++r) row[r].take(t.weights + r * t.pitch, t.count);
-  const auto columns_from = [&](int part) __attribute__((always_inline)) {
-    typename Kind::Sum sum[Rows][4];
+  for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 4
-    for (int r = 0; r < Rows; ++r)
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) sum[r][i] = row[r].start;
-    const auto add = [&]<int Steps>(int j) __attribute__((always_inline)) {
-      I x[4];
-      Kind::template load<Whole>(t.values + j, t.count - j, t.column + part, t.columns - part, x);
-      constexpr int kAhead = Kind::kKeys * Share / 4;  // rows; 0: one every other time
-      if (part == 0 && (kAhead > 0 || j % 2 == 0))
+    for (int i = 0; i < kVectors; ++i) sum[r][i] = row[r].start;
+  const auto add = [&]<int Steps>(int j) __attribute__((always_inline)) {
+    I x[kVectors];
+    const std::byte* const* values = t.values + j;
+    const int left = t.count - j, columns = t.columns - part;
+    if constexpr (First == 0) Kind::template load<Whole, 0>(values, left, t.column + part, columns, x);
+    if constexpr (Last == 1) Kind::template load<Whole, 1>(values, left, t.column + part, columns, x + kVectors - 2);
+    constexpr int kAhead = Kind::kKeys * Share / 4;  // rows; 0: one every now and then
+    if constexpr (Share > 0)
+      if (kAhead > 0 || j % (4 / Share) == 0)
 #pragma GCC unroll 4
         for (int k = 0; k < (kAhead ? kAhead : 1); ++k)
 #pragma GCC unroll 4
           for (int line = 0; line < Kind::kSize; ++line)
-            prefetch_l2(t.ahead[(kAhead ? j / Kind::kKeys * kAhead : j / 2) + k] + t.column * Kind::kSize + 64 * line);
-      add_dots<Kind, Steps>(row, j, x, sum);
-    };
-    // Where two keys take two steps, the last odd one takes one.
-    constexpr bool kSplit = Kind::kKeys == 2 && Kind::kSteps == 2;
-    int j = 0;
-    for (const int end = kSplit ? t.count / 2 * 2 : t.count; j < end; j += Kind::kKeys)
-      add.template operator()<Kind::kSteps>(j);
-    if constexpr (kSplit)
-      if (j < t.count) add.template operator()<1>(j);
-#pragma GCC unroll 4
-    for (int r = 0; r < Rows; ++r)
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i)
-#pragma GCC unroll 4
-        for (int b = 0; b < V::kBytes / 16; ++b)
-          V::store_block(sums + r * kPanel + part + Kind::column(i, b), I(sum[r][i]), b);
+            prefetch_l2(ahead[j * Share / 4 + k] + t.column * Kind::kSize + 64 * line);
+    add_dots<Kind, Steps>(row, j, x, sum);
   };
-  columns_from(0);
+  // Where two keys take two steps, the last odd one takes one.
+  constexpr bool kSplit = Kind::kKeys == 2 && Kind::kSteps == 2;
+  int j = 0;
+  for (const int end = kSplit ? t.count / 2 * 2 : t.count; j < end; j += Kind::kKeys)
+    add.template operator()<Kind::kSteps>(j);
+  if constexpr (kSplit)
+    if (j < t.count) add.template operator()<1>(j);
+#pragma GCC unroll 4
+  for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 4
+    for (int i = 0; i < kVectors; ++i)
+#pragma GCC unroll 4
+      for (int b = 0; b < V::kBytes / 16; ++b)
+        V::store_block(sums + r * kPanel + Kind::column(2 * First + i, b), I(sum[r][i]), b);
+}
+
+/// Some rows of weights: as many columns at a time as there is room for sums.
+template <class V, class Kind, int Rows, bool Whole, int Share>
+[[gnu::noinline]] void gemv_sums_tile(const GemvSums<typename Kind::Weight>& t) {
+  typename Kind::Row row[Rows];
+#pragma GCC unroll 4
+  for (int r = 0; r < Rows; ++r) row[r].take(t.weights + r * t.pitch, t.count);
+  const auto four = [&]<int Some>(int part) __attribute__((always_inline)) {
+    if constexpr (V::kRegisters == 32 || Rows <= 2) {
+      gemv_sums_part<V, Kind, Rows, 0, 1, Whole, Some>(row, t, part, t.ahead);
+    } else {
+      gemv_sums_part<V, Kind, Rows, 0, 0, Whole, Some / 2>(row, t, part, t.ahead);
+      gemv_sums_part<V, Kind, Rows, 1, 1, Whole, Some / 2>(row, t, part, t.ahead + (t.count + 3) / 4 * (Some / 2));
+    }
+  };
+  four.template operator()<Share>(0);
   if constexpr (V::kBytes < kPanel)
-    for (int part = V::kBytes; part < t.columns; part += V::kBytes) columns_from(part);
+    for (int part = V::kBytes; part < t.columns; part += V::kBytes) four.template operator()<0>(part);
 }
 
 /// Tiles of a few rows of weights. Two or more ask for half of the rows ahead each.
 template <class V, class Kind>
 DSAKIT_INLINE void gemv_sums(GemvSums<typename Kind::Weight> t, int rows) {
-  constexpr int kMost = V::kRegisters == 32 ? 4 : 2;
+  constexpr int kMost = 4;
   const auto each = [&]<bool Whole>() {
     if (rows <= kMost)
       return with_constant<kMost>(rows, [&]<int Rows>() { gemv_sums_tile<V, Kind, Rows, Whole, 4>(t); });

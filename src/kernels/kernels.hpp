@@ -292,7 +292,8 @@ struct Kernels {
   int gemv_rows;
   /// y[r * pitch + j] = dot of row r with key j, j < count, and anything up to count rounded up to kGemvKeys; the rows as
   /// GemvQuery has them.
-  ///   codes  rows of 1 or 3 digits, [rows][digits], joined as join_codes does, times unit[r]. Same bits
+  ///   codes  rows of 1 or 3 digits, [rows][digits], joined as join_codes does, times unit[r], dims <= kGemvCodes. Same
+  ///          bits
   ///   bf16   the bits of product on panels of these rows (but for the sign of a zero dot), dims <= kSumBlock
   ///   fp32   of what is kept as bf16, f16 or f32: likewise
   Overloads<GemvDotsOfCodes, GemvDotsOfPairs, GemvDotsWidened> gemv_dots;

@@ -1279,7 +1279,7 @@ TEST_P(OnRung, GemvOfCodes) {
   const auto any_code = [&] { return random_bits() % 3 ? int(std::int8_t(random_bits())) : -128; };
   for (const int few : {1, 2, 3, 4, 5, 8, 11, 12, 13, 24})
     for (const int count : {1, 2, 7, 16, 17, 33, 63, 64, 200, 256})
-      for (const int width : {1, 3, 4, 31, 32, 33, 63, 64, 65, 128, 200, 576}) {
+      for (const int width : {1, 3, 4, 31, 32, 33, 63, 64, 65, 128, 200, kGemvCodes}) {
         if (count > 64 && width > 128) continue;
         const Rows<std::int8_t> rows(count, width);
         const auto addresses = repeated(rows);

@@ -31,7 +31,7 @@ void with_columns(const Parameter& offset, const Parameter& scale, std::int64_t 
 bool Worker::is_gemv(int rows) const { return rows <= k_.gemv_rows; }
 
 bool Worker::gemv_scores() const {
-  return plan_.products == Products::int8 ? is_gemv(tile_.rows() * plan_.query_digits)
+  return plan_.products == Products::int8 ? is_gemv(tile_.rows() * plan_.query_digits) && p_.width <= kGemvCodes
                                           : is_gemv(tile_.rows()) && p_.width <= kSumBlock;
 }
 

@@ -157,7 +157,7 @@ Shape any_shape(std::uint64_t seed) {
   s.out = s.query == DType::i8 ? DType::bf16 : one_of(s.query, s.query, DType::i8);
   s.kv_heads = one_of(1, 2, 3), s.group = one_of(1, 1, 2, 4, 7, 40, 130);
   if (s.group > 8) s.kv_heads = 1;
-  s.width = one_of(1, 7, 16, 64, 80, 128, 130, 192, 576), s.value = one_of(s.width, s.width, 3, 33, 64, 100);
+  s.width = one_of(1, 7, 16, 64, 80, 128, 130, 192, 576, 700), s.value = one_of(s.width, s.width, 3, 33, 64, 100);
   if (s.kv == DType::i32) s.width = one_of(8, 64, 72), s.value = one_of(8, 64, 136);
   s.rope = s.query == DType::i8 ? 64 : one_of(0, 0, 5, 64);
   s.block = one_of(0, 0, 1, 16, 37, 128);
