@@ -206,6 +206,7 @@ DSAKIT_INLINE void gemv_dots_tiles(GemvDots t, int rows) {
   for (int r = 0, n; r < rows; r += n, t.query += n * Digits, t.unit += t.unit ? n : 0, t.y += n * t.y_pitch) {
     n = least(rows - r, kMost);
     with_constant<kMost>(n, [&]<int Rows>() { gemv_dots_tile<V, Kind, Digits, Rows>(t); });
+    t.ahead_bytes = 0;  // the first tile has asked
   }
 }
 
