@@ -15,9 +15,9 @@ inline constexpr int kScaleRows = 128;  // rows of a panel of e4m3 codes that sh
 inline constexpr int kHeadBlock = 16;   // index heads side by side
 inline constexpr int kGemvStep = 32;    // bytes of a key that the GEMV kernels take at a time
 inline constexpr int kGemvRows = 24;    // rows at most that the GEMV kernels serve
+inline constexpr int kGemvCodes = 640;  // elements at most of a row of codes there
 inline constexpr int kStripRows = 8;     // rows at most that meet a matrix as it lies
 inline constexpr int kStripSums = 8 * 4096;  // of them and its columns
-inline constexpr int kGemvCodes = 640;   // elements at most of a row of codes there
 inline constexpr int kGemvKeys = 16;    // keys are addressed in multiples of this many
 
 /// A code of eight bits: sign, 4 bits of exponent, 3 of mantissa. A type of its own, which no int8 is taken for.
