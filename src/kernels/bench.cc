@@ -252,14 +252,15 @@ class Bench {
     const double work = 2.0 * rows * kKeys * kWidth;
     const std::int32_t* const query = sums_.data();  // any codes; those of a float below are small numbers
     const auto* const floats = reinterpret_cast<const std::int32_t*>(a_.data());
-    const int digits = rows % 3 == 0 ? 3 : 1;
+    const int digits = rows % 3 == 0 ? 3 : 1, pieces = rows % 2 == 0 ? 2 : 1;
     time("gemv_dots_i8", &Kernels::gemv_dots, size, work, [&](auto f) {
       f(query, rows / digits, digits, rows_i8_.bytes.data(), kKeys, kWidth, a_.data(), y_.data(), kKeys,
         rows_i8_.bytes.data(), kWidth);
     });
     time("gemv_sums_i8", &Kernels::gemv_sums, size, work, [&](auto f) {
       for (int column = 0; column < kWidth; column += kPanel)
-        f(codes_.data(), kKeys, rows, rows_i8_.bytes.data(), kKeys, column, kPanel, acc_.data(), rows_i8_.bytes.data());
+        f(codes_.data(), kKeys, rows / pieces, pieces, rows_i8_.bytes.data(), kKeys, column, kPanel, a_.data(), y_.data(),
+          rows_i8_.bytes.data());
     });
     time("gemv_dots_bf16", &Kernels::gemv_dots, size, work, [&](auto f) {
       f(reinterpret_cast<const std::int32_t*>(a_bf16_.data()), rows, rows_bf16_.bytes.data(), kKeys, kWidth, y_.data(),

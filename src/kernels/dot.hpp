@@ -59,6 +59,8 @@ struct WidenedI8 {
   // GEMV: signed words of rows, widened beforehand.
   DSAKIT_INLINE static I key(I x) { return x; }
   DSAKIT_INLINE static Sum row_start(const std::int32_t*) { return I{}; }
+  /// Two digits of eight bits as one of sixteen.
+  DSAKIT_INLINE static I joined(I high, I low) { return I((H(high) << 8) + H(low)); }
 };
 
 /// u8 x i8, four at a time: Dot4::dot4(sum, unsigned, signed). What a bias of 128 adds is taken off at the start.
@@ -152,6 +154,8 @@ template <class Dot>
 concept Prepares = requires { typename Dot::Prepared; } && !std::same_as<typename Dot::Prepared, typename Dot::Row>;
 template <class Dot>
 concept PreparesKeys = requires(const void* codes, typename Dot::Prepared* out) { Dot::prepare(codes, 0, 0, out); };
+template <class Dot>
+concept Joins = requires(typename Dot::I x) { Dot::joined(x, x); };
 template <class Dot>
 concept Squares = requires(typename Dot::Sum sum, typename Dot::I x) { Dot::square(sum, x, x); };
 

@@ -21,7 +21,7 @@ void fill_codes(Kernels& k) {
   static_cast<Entry<ProductOfCodes>&>(k.product) = {product_of_codes<V, DotOfCodes>};
   static_cast<Entry<IndexScores<IndexQueryI8, std::int8_t>>&>(k.index_scores) = {index_scores_of_codes<V, DotOfCodes>};
   static_cast<Entry<GemvDotsOfCodes>&>(k.gemv_dots) = {gemv_dots_of_codes<V, DotOfCodes>};
-  static_cast<Entry<GemvSumsOf<std::uint8_t, std::int32_t>>&>(k.gemv_sums) = {gemv_sums_of_codes<V, DotOfCodes>};
+  static_cast<Entry<GemvSumsOfCodes>&>(k.gemv_sums) = {gemv_sums_of_codes<V, DotOfCodes>};
   static_cast<Entry<StripProduct<std::uint8_t, std::int8_t, std::int32_t>>&>(k.strip_product) = {
       strip_product<V, ValuesOfCodes<V, DotOfCodes>>};
   k.peak[int(Dot::i8)] = peak_of_codes<V, DotOfCodes>;
@@ -33,7 +33,7 @@ void fill_pairs(Kernels& k) {
   static_cast<Entry<Product<bf16, bf16>>&>(k.product) = {product<V, DotOfPairs, bf16>};
   static_cast<Entry<ProductOfScaled<bf16>>&>(k.product) = {product_of_scaled<V, DotOfPairs>};
   static_cast<Entry<GemvDotsOfPairs>&>(k.gemv_dots) = {gemv_dots_of_pairs<V, DotOfPairs>};
-  static_cast<Entry<GemvSumsOf<bf16, float>>&>(k.gemv_sums) = {gemv_sums_of_pairs<V, DotOfPairs>};
+  static_cast<Entry<GemvSumsOfPairs>&>(k.gemv_sums) = {gemv_sums_of_pairs<V, DotOfPairs>};
   static_cast<Entry<StripProduct<bf16, bf16, float>>&>(k.strip_product) = {
       strip_product<V, ValuesOfPairs<V, DotOfPairs>>};
   k.peak[int(Dot::bf16)] = peak_of_pairs<V, DotOfPairs>;

@@ -6,6 +6,7 @@
 #include "kernels/kernels.hpp"
 #include "kernels/panel.hpp"
 #include "kernels/panels.hpp"
+#include "kernels/rows.hpp"
 
 // Products of few rows (GEMV, or nearly so) with keys and values where they lie: nothing is stored on the way, and the
 // shuffles run beside the dots.
@@ -13,11 +14,19 @@ namespace dsakit {
 namespace {
 
 // ---- dots: the words of a row (GemvQuery) meet four bytes of every key of a block ----------------------------------
-// A kind of key says how it is loaded, which operand a step takes of it, and whether the words of the steps follow one
-// another (else each step has a plane of words).
+// A kind of key says how it is loaded, which operand a step takes of it, whether the words of the steps follow one
+// another (else each step has a plane of words), and which word of a group meets it for sum r.
 
-template <class V, class Dot>
-struct KeysOfCodes {
+struct WordOfEachSum {
+  static constexpr int word(int r) { return r; }
+};
+/// Rows of three digits, the first two of which are one: two sums of three words.
+struct WordsOfJoined {
+  static constexpr int word(int r) { return r / 2 * 3 + r % 2 * 2; }
+};
+
+template <class V, class Dot, class Words = WordOfEachSum>
+struct KeysOfCodes : Words {
   using I = typename V::I;
   using Sum = I;
   static constexpr int kSteps = Dot::kSteps, kTiles = 1;
@@ -30,7 +39,7 @@ struct KeysOfCodes {
 
 /// Pairs of bf16, with the dot of the products of pairs.
 template <class V, class Dot>
-struct KeysOfPairs {
+struct KeysOfPairs : WordOfEachSum {
   using I = typename V::I;
   using Sum = typename V::F;
   static constexpr int kSteps = Dot::kSteps, kTiles = 1;
@@ -43,7 +52,7 @@ struct KeysOfPairs {
 
 /// T as fp32.
 template <class V, class T>
-struct KeysWidened {
+struct KeysWidened : WordOfEachSum {
   using I = typename V::I;
   using Sum = typename V::F;
   static constexpr int kSteps = 4 / int(sizeof(T)), kTiles = 2;
@@ -149,7 +158,7 @@ template <class V, class Kind, int Digits, int Rows>
 #pragma GCC unroll 2
     for (int h = 0; h < kHalves; ++h)
 #pragma GCC unroll 12
-      for (int r = 0; r < kRows; ++r) sum[h][r] = Kind::first(t.query + GemvQuery::start(r));
+      for (int r = 0; r < kRows; ++r) sum[h][r] = Kind::first(t.query + GemvQuery::start(Kind::word(r)));
     const std::byte* const* row[kHalves + 1];  // of these blocks and the next
     row[0] = t.keys + j;
 #pragma GCC unroll 2
@@ -179,7 +188,7 @@ template <class V, class Kind, int Digits, int Rows>
             const I x = Kind::key(now.x[Step], w);
 #pragma GCC unroll 12
             for (int r = 0; r < kRows; ++r) {
-              sum[h][r] = Kind::dot(sum[h][r], x, V::broadcast(q + w * t.plane + r));
+              sum[h][r] = Kind::dot(sum[h][r], x, V::broadcast(q + w * t.plane + Kind::word(r)));
               pin(sum[h][r]);
             }
             if (Kind::kWordPerStep || w + 1 == Kind::kSteps) q += pitch;
@@ -202,8 +211,8 @@ template <class V, class Kind, int Digits, int Rows>
 
 template <class V, class Kind, int Digits>
 DSAKIT_INLINE void gemv_dots_tiles(GemvDots t, int rows) {
-  constexpr int kSums = KeyBlock<V, Kind>::kOverlaps ? 12 / Kind::kTiles : 6, kMost = kSums / Digits;
-  for (int r = 0, n; r < rows; r += n, t.query += n * Digits, t.unit += t.unit ? n : 0, t.y += n * t.y_pitch) {
+  constexpr int kSums = KeyBlock<V, Kind>::kOverlaps ? 12 / Kind::kTiles : Digits == 2 ? 8 : 6, kMost = kSums / Digits;
+  for (int r = 0, n; r < rows; r += n, t.query += Kind::word(n * Digits), t.unit += t.unit ? n : 0, t.y += n * t.y_pitch) {
     n = least(rows - r, kMost);
     with_constant<kMost>(n, [&]<int Rows>() { gemv_dots_tile<V, Kind, Digits, Rows>(t); });
     t.ahead_bytes = 0;  // the first tile has asked
@@ -211,14 +220,14 @@ DSAKIT_INLINE void gemv_dots_tiles(GemvDots t, int rows) {
 }
 
 /// The words of rows as the steps of a dot want them: of two, all those of the first and then all those of the second,
-/// widened once and not for each register of keys.
+/// widened once and not for each register of keys; the first of three digits with the second, where a dot takes both.
 template <class V, class Dot, int Most>
 struct WordsOfSteps {
   static constexpr int kPlane = Dot::kSteps == 1 ? 0 : kGemvRows * (1 + Most) + V::kLanes;
   std::int32_t wide[2 * kPlane + 1];
   const std::int32_t* first;
 
-  DSAKIT_INLINE WordsOfSteps(const std::int32_t* query, int rows, int words) : first(query) {
+  DSAKIT_INLINE WordsOfSteps(const std::int32_t* query, int rows, int words, bool threes = false) : first(query) {
     if constexpr (Dot::kSteps == 2) {
       const auto take = [&](int i, typename V::I x) __attribute__((always_inline)) {
         V::store(wide + i, Dot::column(x, 0));
@@ -229,6 +238,17 @@ struct WordsOfSteps {
       for (; i + V::kLanes <= n; i += V::kLanes) take(i, V::load(query + i));
       if (i < n) take(i, V::load_bytes(query + i, 4 * (n - i)));
       first = wide;
+      if constexpr (Joins<Dot>)
+        if (threes) join_firsts(wide, n), join_firsts(wide + kPlane, n);
+    }
+  }
+
+  /// Every third word takes in the one behind it.
+  DSAKIT_INLINE static void join_firsts(std::int32_t* words, int n) {
+    static constexpr std::int32_t kThird[2 + 16] = {-1, 0, 0, -1, 0, 0, -1, 0, 0, -1, 0, 0, -1, 0, 0, -1, 0, 0};
+    for (int i = 0; i < n; i += V::kLanes) {
+      const typename V::I x = V::load(words + i), third = V::load(kThird + i % 3);
+      V::store(words + i, (Dot::joined(x, V::load(words + i + 1)) & third) | (x & ~third));
     }
   }
 };
@@ -237,9 +257,10 @@ template <class V, class Dot>
 void gemv_dots_of_codes(const std::int32_t* query, int rows, int digits, const std::byte* const* keys, int count,
                         int dims, const float* unit, float* y, std::ptrdiff_t pitch, const std::byte* const* ahead,
                         int ahead_columns) noexcept {
-  const WordsOfSteps<V, Dot, kGemvCodes / 4> words(query, rows * digits, GemvQuery::words(dims, 1, 4));
+  const WordsOfSteps<V, Dot, kGemvCodes / 4> words(query, rows * digits, GemvQuery::words(dims, 1, 4), digits == 3);
   const GemvDots t{words.first, rows * digits, words.kPlane, keys, count, dims, unit, y, pitch, ahead, ahead_columns};
   if (digits == 1) gemv_dots_tiles<V, KeysOfCodes<V, Dot>, 1>(t, rows);
+  else if constexpr (Joins<Dot>) gemv_dots_tiles<V, KeysOfCodes<V, Dot, WordsOfJoined>, 2>(t, rows);
   else gemv_dots_tiles<V, KeysOfCodes<V, Dot>, 3>(t, rows);
 }
 
@@ -267,6 +288,20 @@ void gemv_dots_widened(const std::int32_t* query, int rows, Kept kept, const std
 
 constexpr int kMostSummed = kSumBlock;  // keys
 
+template <class T>
+struct GemvSums {
+  const T* weights;
+  std::ptrdiff_t pitch;
+  const std::byte* const* values;
+  int count;
+  std::ptrdiff_t column;
+  int columns;
+  void* sums;
+  const std::byte* const* ahead;
+  int digits = 1;  // codes
+  int first = 0;   // row of sums
+};
+
 /// What weights are kept as: signed bytes, or what the dot prepares.
 template <class Dot>
 struct CodesOf {
@@ -283,6 +318,7 @@ struct ValuesOfCodes {
   using Sum = I;
   using Weight = std::uint8_t;
   static constexpr int kKeys = 4, kSize = 1, kSteps = Dot::kSteps;
+  static constexpr bool kJoins = Joins<Dot>;
 
   /// Weights of one row as the dots want them.
   struct Row {
@@ -306,6 +342,17 @@ struct ValuesOfCodes {
         for (; j % 4 != 0; ++j) code[j] = 0;
         start = V::set(-128 * all);
       }
+    }
+    /// Of sums whose rows have digits, the first two of which are one.
+    DSAKIT_INLINE void take_digits(const std::uint8_t* weights, std::ptrdiff_t pitch, int sum, int digits, int count) {
+      const int rest = sum % (digits - 1);
+      weights += sum / (digits - 1) * digits * pitch;
+      if (rest > 0) return take(weights + (rest + 1) * pitch, count);
+      Row low;
+      low.take(weights + pitch, count);
+      take(weights, count);
+      for (int j = 0; j < count; j += V::kBytes / 2)
+        V::store(code + j, Dot::joined(V::load(code + j), V::load(low.code + j)));
     }
     DSAKIT_INLINE I word(int j, int step) const { return V::broadcast(code + j + 2 * step); }
   };
@@ -370,6 +417,7 @@ struct ValuesOfPairs : PairColumns<V> {
   using Sum = typename V::F;
   using Weight = bf16;
   static constexpr int kKeys = 2, kSize = 2, kSteps = Dot::kSteps;
+  static constexpr bool kJoins = false;
 
   struct Taken {
     const bf16* weight;
@@ -403,6 +451,7 @@ struct ValuesWidened {
   using Sum = typename V::F;
   using Weight = float;
   static constexpr int kKeys = 1, kSize = int(sizeof(T)), kSteps = 1;
+  static constexpr bool kJoins = false;
 
   struct Row {
     const float* weight;
@@ -427,17 +476,14 @@ struct ValuesWidened {
   static constexpr int column(int i, int b) { return V::kLanes * i + 4 * b; }
 };
 
-template <class T>
-struct GemvSums {
-  const T* weights;
-  std::ptrdiff_t pitch;
-  const std::byte* const* values;
-  int count;
-  std::ptrdiff_t column;
-  int columns;
-  void* sums;
-  const std::byte* const* ahead;
-};
+/// Row r of the tile, as the dots want it.
+template <class Kind>
+DSAKIT_INLINE void take_weights(const GemvSums<typename Kind::Weight>& t, int r, typename Kind::Row& row) {
+  const int sum = t.first + r;
+  if constexpr (Kind::kJoins)
+    if (t.digits > 1) return row.take_digits(t.weights, t.pitch, sum, t.digits, t.count);
+  row.take(t.weights + sum * t.pitch, t.count);
+}
 
 /// Word j of every row meets registers of columns.
 template <class Kind, int Steps, int Rows, int Vectors, class I>
@@ -505,7 +551,7 @@ template <class V, class Kind, int Rows, bool Whole, int Share>
 [[gnu::noinline]] void gemv_sums_tile(const GemvSums<typename Kind::Weight>& t) {
   typename Kind::Row row[Rows];
 #pragma GCC unroll 4
-  for (int r = 0; r < Rows; ++r) row[r].take(t.weights + r * t.pitch, t.count);
+  for (int r = 0; r < Rows; ++r) take_weights<Kind>(t, r, row[r]);
   const auto four = [&]<int Some>(int part) __attribute__((always_inline)) {
     if constexpr (V::kRegisters == 32 || Rows <= 2) {
       gemv_sums_part<V, Kind, Rows, 0, 1, Whole, Some>(row, t, part, t.ahead);
@@ -530,7 +576,7 @@ DSAKIT_INLINE void gemv_sums(GemvSums<typename Kind::Weight> t, int rows) {
     for (int r = 0; r < rows; r += kMost) {
       t.ahead = ahead + (r == kMost ? (t.count + 3) / 4 * 2 : 0);
       with_constant<kMost>(least(rows - r, kMost), [&]<int Rows>() { gemv_sums_tile<V, Kind, Rows, Whole, 2>(t); });
-      t.weights += kMost * t.pitch;
+      t.first += kMost;
       t.sums = static_cast<float*>(t.sums) + kMost * kPanel;
     }
   };
@@ -539,10 +585,14 @@ DSAKIT_INLINE void gemv_sums(GemvSums<typename Kind::Weight> t, int rows) {
 }
 
 template <class V, class Dot>
-void gemv_sums_of_codes(const std::uint8_t* weights, std::ptrdiff_t pitch, int rows, const std::byte* const* values,
-                        int count, std::ptrdiff_t column, int columns, std::int32_t* sums,
-                        const std::byte* const* ahead) noexcept {
-  gemv_sums<V, ValuesOfCodes<V, Dot>>({weights, pitch, values, count, column, columns, sums, ahead}, rows);
+void gemv_sums_of_codes(const std::uint8_t* weights, std::ptrdiff_t pitch, int rows, int digits,
+                        const std::byte* const* values, int count, std::ptrdiff_t column, int columns,
+                        const float* unit, float* sums, const std::byte* const* ahead) noexcept {
+  alignas(64) std::int32_t exact[kGemvRows * kPanel];
+  const int some = Joins<Dot> && digits > 1 ? digits - 1 : digits;  // sums of a row
+  gemv_sums<V, ValuesOfCodes<V, Dot>>({weights, pitch, values, count, column, columns, exact, ahead, digits}, rows * some);
+  for (int r = 0; r < rows; ++r)
+    join_codes<V>(exact + r * some * kPanel, kPanel, kPanel, some, unit[r], sums + r * kPanel);
 }
 
 template <class V, class Dot>

@@ -164,10 +164,12 @@ struct Strip {
 template <class A, class B, class C>
 using StripProduct = void (*)(const A* a, std::ptrdiff_t a_stride, int m, const Strip<B>& strip, int k, int columns,
                               C* c, std::ptrdiff_t c_stride, bool add, const B* ahead) noexcept;
-template <class Weight, class Sum>
-using GemvSumsOf = void (*)(const Weight* weights, std::ptrdiff_t pitch, int rows, const std::byte* const* values,
-                            int count, std::ptrdiff_t column, int columns, Sum* sums,
-                            const std::byte* const* ahead) noexcept;
+using GemvSumsOfCodes = void (*)(const std::uint8_t* weights, std::ptrdiff_t pitch, int rows, int digits,
+                                 const std::byte* const* values, int count, std::ptrdiff_t column, int columns,
+                                 const float* unit, float* sums, const std::byte* const* ahead) noexcept;
+using GemvSumsOfPairs = void (*)(const bf16* weights, std::ptrdiff_t pitch, int rows, const std::byte* const* values,
+                                 int count, std::ptrdiff_t column, int columns, float* sums,
+                                 const std::byte* const* ahead) noexcept;
 using GemvSumsWidened = void (*)(const float* weights, std::ptrdiff_t pitch, int rows, Kept,
                                  const std::byte* const* values, int count, std::ptrdiff_t column, int columns,
                                  float* sums, const std::byte* const* ahead) noexcept;
@@ -292,17 +294,18 @@ struct Kernels {
   int gemv_rows;
   /// y[r * pitch + j] = dot of row r with key j, j < count, and anything up to count rounded up to kGemvKeys; the rows as
   /// GemvQuery has them.
-  ///   codes  rows of 1 or 3 digits, [rows][digits], joined as join_codes does, times unit[r], dims <= kGemvCodes. Same
-  ///          bits
+  ///   codes  rows of 1 digit, or of 3 as split_codes makes them, [rows][digits], joined as join_codes does, times unit[r],
+  ///          dims <= kGemvCodes. Same bits
   ///   bf16   the bits of product on panels of these rows (but for the sign of a zero dot), dims <= kSumBlock
   ///   fp32   of what is kept as bf16, f16 or f32: likewise
   Overloads<GemvDotsOfCodes, GemvDotsOfPairs, GemvDotsWidened> gemv_dots;
   /// sums[r * kPanel + c] = sum_j weights[r * pitch + j] * values[j][column + c], j < count <= 256, c < columns <= 64
   /// (from there to 63: any).
-  ///   codes  weights biased by +128; exact
+  ///   codes  weights of 1 to 3 digits as split_codes makes them, [rows][digits], joined as join_codes does, times unit[r].
+  ///          Same bits
   ///   bf16   the bits of product on panels; what follows an odd last weight is 0
   ///   fp32   likewise
-  Overloads<GemvSumsOf<std::uint8_t, std::int32_t>, GemvSumsOf<bf16, float>, GemvSumsWidened> gemv_sums;
+  Overloads<GemvSumsOfCodes, GemvSumsOfPairs, GemvSumsWidened> gemv_sums;
   /// A row in `digits` (1 to 3) rows of codes biased by +128: rint(x * per_unit), |x * per_unit| < 2^(8*digits-1) -
   /// 2^14 and 2^22, is the sum of code * 256^i; the most significant first, `pitch` from row to row. NaN: any codes.
   /// Same bits.

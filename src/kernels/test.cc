@@ -1276,8 +1276,12 @@ std::vector<const std::byte*> repeated(const Rows<T>& rows) {
 }
 
 TEST_P(OnRung, GemvOfCodes) {
-  const auto any_code = [&] { return random_bits() % 3 ? int(std::int8_t(random_bits())) : -128; };
-  for (const int few : {1, 2, 3, 4, 5, 8, 11, 12, 13, 24})
+  // Digit i of some, as split_codes makes them: of three, a number below 2^22.
+  const auto any_code = [&](int i, int digits) {
+    const int top = i > 0 || digits == 1 ? 128 : digits == 2 ? 127 : 64;
+    return random_bits() % 3 ? std::clamp(int(std::int8_t(random_bits())), -top, std::min(top, 127)) : -top;
+  };
+  for (const int few : {1, 2, 3, 4, 5, 6, 8, 11, 12, 13, 24})
     for (const int count : {1, 2, 7, 16, 17, 33, 63, 64, 200, 256})
       for (const int width : {1, 3, 4, 31, 32, 33, 63, 64, 65, 128, 200, kGemvCodes}) {
         if (count > 64 && width > 128) continue;
@@ -1291,7 +1295,7 @@ TEST_P(OnRung, GemvOfCodes) {
           for (int r = 0; r < few; ++r) {
             for (int g = 0; g <= fours; ++g) query[g * few + r] = 0;
             for (int c = 0; c < width; ++c) {
-              const int x = code[r * width + c] = any_code();
+              const int x = code[r * width + c] = any_code(r % digits, digits);
               query[r] -= 128 * x;
               query[(1 + c / 4) * few + r] |= std::int32_t(std::uint32_t(x & 255) << 8 * (c % 4));
             }
@@ -1308,17 +1312,24 @@ TEST_P(OnRung, GemvOfCodes) {
         }
         const int pitch = (count + 3) / 4 * 4;
         const Guarded<std::uint8_t> weights(few * pitch, Edge::end);
-        for (int i = 0; i < few * pitch; ++i) weights[i] = std::uint8_t(any_code() + 128);
-        const Guarded<std::int32_t> sums(few * kPanel, Edge::end);
-        for (int column = 0; column < width; column += kPanel) {
-          const int columns = std::min(kPanel, width - column);
-          k.gemv_sums(weights, pitch, few, addresses.data(), count, column, columns, sums, addresses.data());
-          for (int r = 0; r < few; ++r)
-            for (int c = 0; c < columns; ++c) {
-              int sum = 0;
-              for (int j = 0; j < count; ++j) sum += (weights[r * pitch + j] - 128) * rows.pointer[j][column + c];
-              ASSERT_EQ(sums[r * kPanel + c], sum) << few << " " << count << " " << width;
-            }
+        for (const int digits : {1, 2, 3}) {
+          if (few % digits) continue;
+          const int joined = few / digits;
+          for (int i = 0; i < few * pitch; ++i) weights[i] = std::uint8_t(any_code(i / pitch % digits, digits) + 128);
+          const Guarded<float> unit(random_floats(joined, 3), Edge::end), sums(joined * kPanel, Edge::end);
+          for (int column = 0; column < width; column += kPanel) {
+            const int columns = std::min(kPanel, width - column);
+            k.gemv_sums(weights, pitch, joined, digits, addresses.data(), count, column, columns, unit, sums,
+                        addresses.data());
+            for (int r = 0; r < joined; ++r)
+              for (int c = 0; c < columns; ++c) {
+                std::int32_t sum[3] = {};
+                for (int i = 0; i < digits; ++i)
+                  for (int j = 0; j < count; ++j)
+                    sum[i] += (weights[(r * digits + i) * pitch + j] - 128) * rows.pointer[j][column + c];
+                ASSERT_EQ(sums[r * kPanel + c], joined_of(sum, 1, digits, unit[r])) << few << " " << count << " " << width;
+              }
+          }
         }
       }
 }

@@ -491,7 +491,7 @@ TEST(SelfTest, SeesEachKernelThatDoesNothing) {
   EXPECT_FALSE(without(&Kernels::product, ProductOfCodes()));
   EXPECT_FALSE(without(&Kernels::index_scores, IndexScores<IndexQueryI8, std::int8_t>()));
   EXPECT_FALSE(without(&Kernels::gemv_dots, GemvDotsOfPairs()));
-  EXPECT_FALSE(without(&Kernels::gemv_sums, GemvSumsOf<bf16, float>()));
+  EXPECT_FALSE(without(&Kernels::gemv_sums, GemvSumsOfPairs()));
 }
 
 }  // namespace

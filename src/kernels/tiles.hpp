@@ -811,7 +811,7 @@ void fill_tiles(Kernels& k) {
   static_cast<Entry<ProductOfScaled<bf16>>&>(k.product) = {product_of_scaled_on_tiles<V, Tiles>};
   static_cast<Entry<IndexScores<IndexQueryI8, std::int8_t>>&>(k.index_scores) = {index_scores_on_tiles<V, Tiles>};
   static_cast<Entry<GemvDotsOfPairs>&>(k.gemv_dots) = {gemv_dots_of_pairs_on_tiles<V, Tiles>};
-  static_cast<Entry<GemvSumsOf<bf16, float>>&>(k.gemv_sums) = {gemv_sums_of_pairs_on_tiles<V, Tiles>};
+  static_cast<Entry<GemvSumsOfPairs>&>(k.gemv_sums) = {gemv_sums_of_pairs_on_tiles<V, Tiles>};
   static_cast<Entry<StripProduct<bf16, bf16, float>>&>(k.strip_product) = {strip_product_of_pairs_on_tiles<V, Tiles>};
   static_cast<Entry<StripProduct<std::uint8_t, std::int8_t, std::int32_t>>&>(k.strip_product) = {
       strip_product_of_codes_on_tiles<V, Tiles>};

@@ -12,11 +12,11 @@ void Worker::multiply_values(int column, int columns) {
 }
 
 void Worker::gemv(int column, int columns) const {
-  const int rows = tile_.rows(), digits = plan_.probability_digits;
+  const int rows = tile_.rows();
   const std::byte* const* next = next_->count ? next_->key : now_->value;
   if (plan_.products == Products::int8) {
-    k_.gemv_sums(s_.digits, kScorePitch, rows * digits, now_->value, now_->count, column, columns, s_.dots, next);
-    join_digits(rows, digits, kPanel, probability_unit_, s_.part, kPanel);
+    k_.gemv_sums(s_.digits, kScorePitch, rows, plan_.probability_digits, now_->value, now_->count, column, columns,
+                 probability_unit_, s_.part, next);
   } else if (plan_.products == Products::fp32) {
     k_.gemv_sums(s_.scores, kScorePitch, rows, kept(plan_.type), now_->value, now_->count, column, columns, s_.part,
                  next);
