@@ -148,16 +148,16 @@ class Bench {
       const std::string size = "64 heads, " + std::to_string(count) + " keys";
       const double work = 2.0 * kBlocks * 16 * kDims * count;
       time("index_scores_i8", &Kernels::index_scores, size, work,
-           [&](auto f) { f(narrow, weights_i8_.data(), kDims, count, y_.data()); });
+           [&](auto f) { f(narrow, weights_i8_.data(), kDims, count, y_.data(), nullptr); });
       time("index_scores_f32", &Kernels::index_scores, size, work,
            [&](auto f) { f(wide, weights_.data(), kDims, count, y_.data()); });
     }
     std::vector<float> weight(kHeadBlock);
-    for (const int heads : {1, 4, 8, 16}) {
+    for (const int heads : {1, 2, 4, 6, 8, 16}) {
       std::fill_n(weight.begin(), heads, 1.0f);
       const IndexQueryI8 few{codes_.data(), weight.data(), 1, kDims};
       time("index_scores_i8", &Kernels::index_scores, std::to_string(heads) + " heads, 128 keys", 2.0 * heads * kDims * 128,
-           [&](auto f) { f(few, weights_i8_.data(), kDims, 128, y_.data()); });
+           [&](auto f) { f(few, weights_i8_.data(), kDims, 128, y_.data(), nullptr); });
     }
     for (const float floor : {0.9f, -2.0f})  // a twentieth of uniform numbers of -1..1, or all
       time("append_candidates", &Kernels::append_candidates, floor > 0 ? "2048, 5 %" : "2048, all", 2048,

@@ -19,7 +19,7 @@ namespace {
 template <class V, class DotOfCodes>
 void fill_codes(Kernels& k) {
   static_cast<Entry<ProductOfCodes>&>(k.product) = {product_of_codes<V, DotOfCodes>};
-  static_cast<Entry<IndexScores<IndexQueryI8, std::int8_t>>&>(k.index_scores) = {index_scores_of_codes<V, DotOfCodes>};
+  static_cast<Entry<IndexScoresOfCodes>&>(k.index_scores) = {index_scores_of_codes<V, DotOfCodes>};
   static_cast<Entry<GemvDotsOfCodes>&>(k.gemv_dots) = {gemv_dots_of_codes<V, DotOfCodes>};
   static_cast<Entry<GemvSumsOfCodes>&>(k.gemv_sums) = {gemv_sums_of_codes<V, DotOfCodes>};
   static_cast<Entry<StripProduct<std::uint8_t, std::int8_t, std::int32_t>>&>(k.strip_product) = {
@@ -46,7 +46,7 @@ void fill_width(Kernels& k) {
   static_cast<Entry<ProductOfScaled<float>>&>(k.product) = {product_of_scaled<V, FmaPairs<V, float>>};
   k.widen_scaled = widen_scaled<V>;
   static_cast<Entry<Product<float, float>>&>(k.product) = {product<V, Fma<V>, float>};
-  static_cast<Entry<IndexScores<IndexQueryF32, float>>&>(k.index_scores) = {index_scores_of_floats<V>};
+  static_cast<Entry<IndexScoresOfFloats>&>(k.index_scores) = {index_scores_of_floats<V>};
   k.append_candidates = append_candidates<V>;
   k.sum_squares = sum_squares<V>;
   k.sum = sum<V>;

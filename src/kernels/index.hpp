@@ -157,9 +157,7 @@ struct CodeScores {
       typename V::F lane[kRows * V::kParts] = {};
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) lane[r * V::kParts] = V::to_float(sum[r]);
-      float sums[kRows];
-      V::store_folded(lane, kRows, sums);
-      for (int r = 0; r < kRows; ++r) start[k + r] = -128 * int(sums[r]);
+      V::store_block(start + k, -128 * __builtin_convertvector(V::folded(lane), I), 0);
     }
   }
 };
@@ -247,10 +245,17 @@ DSAKIT_INLINE int heads_of_block(const IndexQueryI8& query) {
   return heads;
 }
 
+/// Asks for n keys, unless there are none.
+DSAKIT_INLINE void ask_for(const std::int8_t* key, std::ptrdiff_t key_stride, int n, int dims) {
+  if (!key) return;
+  for (int k = 0; k < n; ++k)
+    for (int d = 0; d < dims; d += 64) prefetch_l2(key + k * key_stride + d);
+}
+
 /// Keys [key, key + n) against a query; lanes in and out.
 template <class V, class Dot>
 DSAKIT_INLINE void add_scores(const IndexQueryI8& query, const std::int8_t* key, std::ptrdiff_t key_stride, int n,
-                              typename V::F* lane) {
+                              typename V::F* lane, const std::int8_t* ahead) {
   using Scores = CodeScores<V, Dot>;
   const std::ptrdiff_t pitch = IndexQueryLayout<std::uint8_t>::block(query.dims);
   std::int32_t start[(Scores::kKeys + 3) / 4 * 4];
@@ -261,6 +266,7 @@ DSAKIT_INLINE void add_scores(const IndexQueryI8& query, const std::int8_t* key,
       const std::uint8_t* codes = query.values + block * pitch;
       const float* weight = query.weight + block * kHeadBlock;
       for_each_key_tile<Tail ? 3 : index_keys<V>(Vectors)>(n, [&]<int Keys>(int k) {
+        if (ahead && block == 0) ask_for(ahead + k * key_stride, key_stride, Keys, query.dims);
         code_tile<V, Dot, Keys, Vectors, Tail, From>(codes, pitch, weight, start + k, query.dims, from + k * stride,
                                                      stride, lane + k * V::kParts);
       });
@@ -283,13 +289,17 @@ DSAKIT_INLINE void add_scores(const IndexQueryI8& query, const std::int8_t* key,
 
 constexpr int kFewHeads = 8;
 
-/// How many heads a query has that are better met as rows of a GEMV: so few that half of a register's lanes would be
-/// empty; 0: more, or more dims than a row of a GEMV has room for.
+/// Up to so many of the few heads meet keys with dims as lanes, and the sums of each head are folded; more meet keys as lanes,
+/// which are transposed once for all heads. A dot of two steps has that much more to do beside a fold.
+template <class V, class Dot>
+constexpr int kAlongDims = V::kLanes != 8 ? 0 : Dot::kSteps == 2 ? kFewHeads : 4;
+
+/// How many heads a query has that would leave half of a register's lanes empty; 0: more, or more dims than there is room for.
 template <class V>
 DSAKIT_INLINE int few_heads(const IndexQueryI8& query) {
   if (query.head_blocks > 1 || query.dims > kSumBlock) return 0;
   const int heads = heads_of_block(query);
-  return heads <= (V::kLanes == 8 ? 4 : kFewHeads) ? heads : 0;
+  return heads <= kFewHeads ? heads : 0;
 }
 
 /// The first heads of a query as GemvQuery has rows; what follows is overwritten.
@@ -315,7 +325,7 @@ DSAKIT_INLINE void rows_of_heads(const IndexQueryI8& query, int heads, std::int3
 /// codes: floats that are not finite may make it NaN.
 template <class V, class Dot>
 void index_scores_of_few(const IndexQueryI8& query, int heads, const std::int8_t* key, std::ptrdiff_t key_stride,
-                         int count, float* scores) {
+                         int count, float* scores, const std::int8_t* ahead) {
   using F = typename V::F;
   constexpr int kKeys = 64;
   static constexpr float kUnits[kFewHeads] = {1, 1, 1, 1, 1, 1, 1, 1};
@@ -329,6 +339,8 @@ void index_scores_of_few(const IndexQueryI8& query, int heads, const std::int8_t
     const std::byte* keys[kKeys + kGemvKeys];
     for (int k = 0; k < kKeys + kGemvKeys; ++k)
       keys[k] = reinterpret_cast<const std::byte*>(key + least(k, count - 1) * key_stride);
+    ask_for(ahead, key_stride, n, query.dims);
+    if (ahead) ahead += n * key_stride;
     alignas(64) float dot[kFewHeads * kKeys];
     gemv_dots_of_codes<V, Dot>(rows, heads, 1, keys, n, query.dims, kUnits, dot, kKeys, keys, 0);
     for (int k = 0; k < n; k += V::kLanes) {
@@ -344,19 +356,121 @@ void index_scores_of_few(const IndexQueryI8& query, int heads, const std::int8_t
   }
 }
 
+/// The sums of the lanes of four registers, of each block of four lanes: (0 + 2) + (1 + 3).
+template <class V, class X>
+DSAKIT_INLINE X fold_fours(const X* x) {
+  using I = typename V::I;
+  const auto pair = [](X a, X b) __attribute__((always_inline)) {
+    return X(V::unpack_low32(I(a), I(b))) + X(V::unpack_high32(I(a), I(b)));
+  };
+  const I a = I(pair(x[0], x[1])), b = I(pair(x[2], x[3]));
+  return X(V::unpack_low64(a, b)) + X(V::unpack_high64(a, b));
+}
+
+/// Heads as they meet keys along the dims: as many as a register has of them at a time.
+template <class V, class Dot>
+struct HeadsAlongDims {
+  using I = typename V::I;
+  static constexpr int kCodes = V::kBytes / Dot::kSteps, kTile = 4;
+  I code[kSumBlock / kCodes][kFewHeads];
+  std::int32_t start[kFewHeads];  // of each lane
+  float weight[kFewHeads / kTile][2 * kTile];
+
+  DSAKIT_INLINE static I load(const void* p, int n) {
+    return Dot::kSteps == 2 ? V::load_short_codes(p, n) : V::load_bytes(p, n);
+  }
+
+  DSAKIT_INLINE HeadsAlongDims(const IndexQueryI8& query, int heads) {
+    for (int h = 0; h < heads; ++h) {
+      std::int32_t words[kSumBlock / 4];
+      for (int g = 0; g < (query.dims + 3) / 4; ++g)
+        words[g] = load32(query.values + (g * kHeadBlock + h) * 4) ^ int(0x80808080);
+      const auto* const codes = reinterpret_cast<const std::int8_t*>(words);
+      I sum{};
+      for (int d = 0; d < query.dims; d += kCodes) code[d / kCodes][h] = load(codes + d, query.dims - d);
+      for (int d = 0; d < query.dims; d += V::kBytes)
+        sum = V::add_codes(sum, V::load_bytes(codes + d, query.dims - d));
+      start[h] = -128 / V::kLanes * V::sum_of_lanes(sum);
+    }
+    for (int h = 0; h < kFewHeads; ++h)
+      weight[h / kTile][h % kTile] = weight[h / kTile][h % kTile + kTile] = query.weight[h];
+  }
+};
+
+/// What heads from `first` on say of keys, eight at a time: a block of lanes of to[j] has four heads of key j of them, the
+/// other those of key j + 4.
+template <class V, class Dot, int Heads>
+[[gnu::noinline]] void score_along_dims(const HeadsAlongDims<V, Dot>& heads, int first, int dims,
+                                        const std::int8_t* const* key, int count, typename V::F* to) {
+  using F = typename V::F;
+  using I = typename V::I;
+  using All = HeadsAlongDims<V, Dot>;
+  const F weight = V::load_float(heads.weight[first / All::kTile]);
+  const std::int32_t* const start = heads.start + first;
+  for (int j = 0; j < count / 2; ++j, ++to, key += j % 4 == 0 ? 5 : 1) {
+    I sum[2][All::kTile] = {};
+#pragma GCC unroll 4
+    for (int h = 0; h < Heads; ++h) sum[0][h] = sum[1][h] = Dot::row_start(start + h);
+    const I* code = heads.code[0] + first;
+    const auto step = [&](int d, int n) __attribute__((always_inline)) {
+      const I x = Dot::key(All::load(key[0] + d, n)), y = Dot::key(All::load(key[4] + d, n));
+#pragma GCC unroll 4
+      for (int h = 0; h < Heads; ++h) {
+        I q = code[h];
+        pin(q);  // two dots have it from one load
+        sum[0][h] = Dot::dot(sum[0][h], x, q), sum[1][h] = Dot::dot(sum[1][h], y, q);
+      }
+      code += kFewHeads;
+    };
+    int d = 0;
+    for (; d + All::kCodes <= dims; d += All::kCodes) step(d, All::kCodes);
+    if (d < dims) step(d, dims - d);
+    const I dot = V::add_blocks(fold_fours<V>(sum[0]), fold_fours<V>(sum[1]));
+    const F score = weight * V::to_float(V::max(dot, I{})) + F{};  // -0 + 0 is 0, as of fma
+    *to = first > 0 ? *to + score : score;
+  }
+}
+
+template <class V, class Dot>
+void index_scores_along_dims(const IndexQueryI8& query, int count_of_heads, const std::int8_t* key,
+                             std::ptrdiff_t key_stride, int count, float* scores, const std::int8_t* ahead) {
+  using All = HeadsAlongDims<V, Dot>;
+  constexpr int kKeys = 64;
+  const All heads(query, count_of_heads);
+  for (int n; count > 0; count -= n, key += n * key_stride, scores += n) {
+    n = least(count, kKeys);
+    const std::int8_t* keys[kKeys];
+    for (int k = 0; k < (n + 7) / 8 * 8; ++k) keys[k] = key + least(k, n - 1) * key_stride;
+    ask_for(ahead, key_stride, n, query.dims);
+    if (ahead) ahead += n * key_stride;
+    typename V::F score[kKeys / 2];
+    for (int h = 0; h < count_of_heads; h += All::kTile)
+      with_constant<All::kTile>(least(count_of_heads - h, All::kTile), [&]<int Heads>() {
+        score_along_dims<V, Dot, Heads>(heads, h, query.dims, keys, (n + 7) / 8 * 8, score);
+      });
+    for (int k = 0; k < n; k += 8) V::store_floats(scores + k, fold_fours<V>(score + k / 2), n - k);
+  }
+}
+
 template <class V, class Dot>
 void index_scores_of_codes(const IndexQueryI8& query, const std::int8_t* key, std::ptrdiff_t key_stride, int count,
-                           float* scores) noexcept {
+                           float* scores, const std::int8_t* ahead) noexcept {
   using Scores = CodeScores<V, Dot>;
   constexpr int kParts = V::kParts;
-  if (const int heads = few_heads<V>(query); heads > 0 && count >= kGemvKeys)
-    return index_scores_of_few<V, Dot>(query, heads, key, key_stride, count, scores);
+  if (const int heads = few_heads<V>(query); heads > 0 && count >= kGemvKeys) {
+    constexpr int kAlong = kAlongDims<V, Dot>;
+    if constexpr (kAlong > 0)
+      if (heads <= kAlong) return index_scores_along_dims<V, Dot>(query, heads, key, key_stride, count, scores, ahead);
+    if constexpr (kAlong < kFewHeads)
+      return index_scores_of_few<V, Dot>(query, heads, key, key_stride, count, scores, ahead);
+  }
   for (int n; count > 0; count -= n, key += n * key_stride, scores += n) {
     n = least(count, Scores::kKeys);
     typename V::F lane[(Scores::kKeys + 3) / 4 * 4 * kParts];
     for (int i = 0; i < (n + 3) / 4 * 4 * kParts; ++i) lane[i] = typename V::F{};
-    add_scores<V, Dot>(query, key, key_stride, n, lane);
-    for (int k = 0; k < n; k += 4) V::store_folded(lane + k * kParts, n - k, scores + k);
+    add_scores<V, Dot>(query, key, key_stride, n, lane, ahead);
+    if (ahead) ahead += n * key_stride;
+    store_folded<V>(lane, n, scores);
   }
 }
 
@@ -401,7 +515,7 @@ void index_scores_of_floats(const IndexQueryF32& query, const float* key, std::p
         else float_tile<V, Keys, Vectors, true>(values, pitch, weight, query.dims, from, key_stride, to);
       });
     });
-    for (int k = 0; k < n; k += 4) V::store_folded(lane + k * kParts, n - k, scores + k);
+    store_folded<V>(lane, n, scores);
   }
 }
 

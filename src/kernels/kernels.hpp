@@ -89,9 +89,10 @@ struct Entry<ProductOfCodes> {
     function(a, a_stride, m, panel, column_sums, k, c, c_stride, ahead);
   }
 };
-template <class Query, class Key>
-using IndexScores = void (*)(const Query& query, const Key* key, std::ptrdiff_t key_stride, int count,
-                             float* scores) noexcept;
+using IndexScoresOfCodes = void (*)(const IndexQueryI8& query, const std::int8_t* key, std::ptrdiff_t key_stride,
+                                    int count, float* scores, const std::int8_t* ahead) noexcept;
+using IndexScoresOfFloats = void (*)(const IndexQueryF32& query, const float* key, std::ptrdiff_t key_stride, int count,
+                                     float* scores) noexcept;
 template <class From, class To>
 using Convert = void (*)(const From* x, std::int64_t n, To* y) noexcept;
 template <class T>
@@ -208,8 +209,8 @@ struct Kernels {
 
   /// scores[s] = sum_h weight[h] * relu(dot(query[h], key[s])): sixteen fma lanes (head h in lane h mod 16, ascending)
   /// folded in halves 8, 4, 2, 1. Same bits. A key is not read past dims. A dot of floats is one fp32 fma chain from
-  /// +0, dims ascending; relu keeps NaN.
-  Overloads<IndexScores<IndexQueryI8, std::int8_t>, IndexScores<IndexQueryF32, float>> index_scores;
+  /// +0, dims ascending; relu keeps NaN. Meanwhile as many keys from `ahead` on, if it is not null, may be asked for.
+  Overloads<IndexScoresOfCodes, IndexScoresOfFloats> index_scores;
   /// Appends candidate(order_key(scores[i]), first + i) (order.hpp) for every i with order_key >= floor, ascending i;
   /// returns how many. `out` has room for count.
   int (*append_candidates)(const float* scores, int count, std::uint32_t first, std::uint32_t floor,

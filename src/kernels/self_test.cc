@@ -63,7 +63,7 @@ bool passes_self_test(const Kernels& rung, const Kernels& judge) {
   std::vector<float> head_weight;
   for (const std::int8_t x : numbers.codes<std::int8_t>(kHeads)) head_weight.push_back(0.37f * float(x));
   good = good && agree(float(), kKeys, [&](const Kernels& k, float* y) {
-    k.index_scores({query.data(), head_weight.data(), int(Query::blocks(kHeads)), kDims}, key.data(), kDims, kKeys, y);
+    k.index_scores({query.data(), head_weight.data(), int(Query::blocks(kHeads)), kDims}, key.data(), kDims, kKeys, y, nullptr);
   });
 
   const std::byte* rows[kPitch];  // apart from each other by the same, and then not

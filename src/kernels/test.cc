@@ -432,7 +432,7 @@ TEST_P(OnRung, IndexScoresI8) {
         const std::ptrdiff_t stride = dims + count % 3;
         const Guarded<std::int8_t> key(random_codes((count - 1) * stride + dims), edge);
         const Guarded<float> scores(count, edge);
-        k.index_scores(IndexQueryI8{codes, weight, blocks, dims}, key, stride, count, scores);
+        k.index_scores(IndexQueryI8{codes, weight, blocks, dims}, key, stride, count, scores, key);
         for (int s = 0; s < count; ++s) {
           float lane[16] = {};
           for (int h = 0; h < blocks * kHeadBlock; ++h) {
@@ -454,7 +454,7 @@ TEST_P(OnRung, IndexScoresI8FollowsTheFormula) {
   for (std::size_t i = 0; i < q.size(); ++i) codes[i] = std::uint8_t(q[i] + 128);
   const std::vector<float> weight = random_floats(kBlocks * 16);
   float scores[kCount];
-  k.index_scores({codes, weight.data(), kBlocks, kDims}, key.data(), kDims, kCount, scores);
+  k.index_scores({codes, weight.data(), kBlocks, kDims}, key.data(), kDims, kCount, scores, nullptr);
   for (int s = 0; s < kCount; ++s) {
     float lane[16] = {};
     for (int h = 0; h < kBlocks * 16; ++h) {

@@ -463,7 +463,7 @@ TEST_P(TileRung, ProductsLeaveShapesToEachOther) {
       y.insert(y.end(), c.begin(), c.begin() + m * kPanel);
       between();
       if (m != 16) continue;
-      k.index_scores(IndexQueryI8{codes.data(), weight.data(), 4, 64}, keys.data(), 64, 32, scores.data());
+      k.index_scores(IndexQueryI8{codes.data(), weight.data(), 4, 64}, keys.data(), 64, 32, scores.data(), nullptr);
       y.insert(y.end(), scores.begin(), scores.end());
       EXPECT_FALSE(tile_machine().configured);
     }
@@ -489,7 +489,7 @@ TEST(SelfTest, SeesEachKernelThatDoesNothing) {
   };
   EXPECT_FALSE(without(&Kernels::product, Product<bf16, bf16>()));
   EXPECT_FALSE(without(&Kernels::product, ProductOfCodes()));
-  EXPECT_FALSE(without(&Kernels::index_scores, IndexScores<IndexQueryI8, std::int8_t>()));
+  EXPECT_FALSE(without(&Kernels::index_scores, IndexScoresOfCodes()));
   EXPECT_FALSE(without(&Kernels::gemv_dots, GemvDotsOfPairs()));
   EXPECT_FALSE(without(&Kernels::gemv_sums, GemvSumsOfPairs()));
 }

@@ -304,13 +304,13 @@ DSAKIT_INLINE void tiles_of_query(const IndexQueryI8& query, int steps, char* ti
 /// Few keys are not worth the arrangement.
 template <class V, class Tiles>
 void index_scores_on_tiles(const IndexQueryI8& query, const std::int8_t* key, std::ptrdiff_t key_stride, int count,
-                           float* scores) noexcept {
+                           float* scores, const std::int8_t* ahead) noexcept {
   using F = typename V::F;
   using I = typename V::I;
   constexpr int kParts = V::kParts, kMost = 4;  // blocks of heads
   const int steps = (query.dims + kTileBytes - 1) / kTileBytes, tail = query.dims % kTileBytes;
   if (count < kTileSide || query.head_blocks * steps > kQueryTiles)
-    return rung_below<V, Tiles>.index_scores(query, key, key_stride, count, scores);
+    return rung_below<V, Tiles>.index_scores(query, key, key_stride, count, scores, ahead);
   alignas(64) char tiles[kQueryTiles * kTileSide * kTileBytes], key_tail[kTileSide * kTileBytes];
   tiles_of_query<V>(query, steps, tiles);
   int shaped = 0;
@@ -341,7 +341,7 @@ void index_scores_on_tiles(const IndexQueryI8& query, const std::int8_t* key, st
             lane[k * kParts + p] = sum;
           }
       });
-    for (int k = 0; k < n; k += 4) V::store_folded(lane + k * kParts, n - k, scores + k);
+    store_folded<V>(lane, n, scores);
   }
   release<Tiles>();
 }
@@ -809,7 +809,7 @@ void fill_tiles(Kernels& k) {
   static_cast<Entry<Product<bf16, bf16>>&>(k.product) = {product_on_tiles<V, Tiles>};
   static_cast<Entry<ProductOfCodes>&>(k.product) = {product_of_codes_on_tiles<V, Tiles>};
   static_cast<Entry<ProductOfScaled<bf16>>&>(k.product) = {product_of_scaled_on_tiles<V, Tiles>};
-  static_cast<Entry<IndexScores<IndexQueryI8, std::int8_t>>&>(k.index_scores) = {index_scores_on_tiles<V, Tiles>};
+  static_cast<Entry<IndexScoresOfCodes>&>(k.index_scores) = {index_scores_on_tiles<V, Tiles>};
   static_cast<Entry<GemvDotsOfPairs>&>(k.gemv_dots) = {gemv_dots_of_pairs_on_tiles<V, Tiles>};
   static_cast<Entry<GemvSumsOfPairs>&>(k.gemv_sums) = {gemv_sums_of_pairs_on_tiles<V, Tiles>};
   static_cast<Entry<StripProduct<bf16, bf16, float>>&>(k.strip_product) = {strip_product_of_pairs_on_tiles<V, Tiles>};

@@ -97,6 +97,14 @@ DSAKIT_INLINE std::int32_t load_some(const void* p, int n) {
 
 DSAKIT_INLINE constexpr int least(int a, int b) { return a < b ? a : b; }
 
+/// The sums of n times sixteen lanes.
+template <class V>
+DSAKIT_INLINE void store_folded(const typename V::F* lane, int n, float* sums) {
+  for (; n >= 4; n -= 4, sums += 4, lane += 4 * V::kParts) V::store_block(sums, typename V::I(V::folded(lane)), 0);
+  const typename V::F rest = n > 0 ? V::folded(lane) : typename V::F{};
+  for (int i = 0; i < n; ++i) sums[i] = rest[i];
+}
+
 /// f.operator()<0>() ... f.operator()<N - 1>()
 template <int N, class F>
 DSAKIT_INLINE void unrolled(F f) {

@@ -93,11 +93,14 @@ struct Vec128 : VecBase<16> {
     x[2] = __builtin_shufflevector(b, d, 0, 1, 4, 5), x[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
   }
 
-  DSAKIT_INLINE static void store_folded(const F* lane, int n, float* sums) {
-    for (int k = 0; k < n && k < 4; ++k, lane += 4) {
-      const F four = (lane[0] + lane[2]) + (lane[1] + lane[3]);  // halves of 8, then of 4
+  /// The sums of sixteen lanes, of four times so many: halves of 8, of 4, and so on.
+  DSAKIT_INLINE static F folded(const F* lane) {
+    F sums;
+    for (int k = 0; k < 4; ++k, lane += 4) {
+      const F four = (lane[0] + lane[2]) + (lane[1] + lane[3]);
       sums[k] = (four[0] + four[2]) + (four[1] + four[3]);
     }
+    return sums;
   }
 
   DSAKIT_INLINE static unsigned at_least(I key, I floor, int n) {

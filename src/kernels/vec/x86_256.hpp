@@ -57,6 +57,8 @@ struct Vec256 : VecBase<32> {
     if (n >= 8) return of(_mm256_cvtepi8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(p))));
     return of(_mm256_cvtepi8_epi32(load_few(p, n)));
   }
+  /// Up to sixteen codes as 16-bit integers; the rest is 0.
+  DSAKIT_INLINE static I load_short_codes(const void* p, int n) { return of(_mm256_cvtepi8_epi16(load_few(p, n))); }
   DSAKIT_INLINE static F load_f16(const void* p, int n) { return _mm256_cvtph_ps(load_few(p, 2 * n)); }
   DSAKIT_INLINE static F low_f16(I x) {
     const __m256i order = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1,  //
@@ -105,6 +107,11 @@ struct Vec256 : VecBase<32> {
     return of(_mm256_permutevar8x32_epi32(raw(x), _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7)));
   }
 
+  /// The sum of the 128-bit blocks of a, then that of b.
+  DSAKIT_INLINE static I add_blocks(I a, I b) {
+    return of(_mm256_permute2x128_si256(raw(a), raw(b), 0x20)) + of(_mm256_permute2x128_si256(raw(a), raw(b), 0x31));
+  }
+
   DSAKIT_INLINE static void transpose(I (&x)[8]) {
     I y[8];
 #pragma GCC unroll 4
@@ -122,18 +129,17 @@ struct Vec256 : VecBase<32> {
     }
   }
 
-  DSAKIT_INLINE static void store_folded(const F* lane, int n, float* sums) {
+  DSAKIT_INLINE static F folded(const F* lane) {
     F row[4];
 #pragma GCC unroll 4
     for (int k = 0; k < 4; ++k) row[k] = lane[2 * k] + lane[2 * k + 1];
-    const auto fold = [](F x, F y) __attribute__((always_inline)) {
-      const F four = _mm256_add_ps(_mm256_permute2f128_ps(x, y, 0x20), _mm256_permute2f128_ps(x, y, 0x31));
-      const F two = _mm256_add_ps(four, _mm256_permute_ps(four, 0x4e));
-      return F(_mm256_add_ps(two, _mm256_permute_ps(two, 0xb1)));
+    const auto add_blocks = [](F x, F y) __attribute__((always_inline)) {
+      return F(_mm256_add_ps(_mm256_permute2f128_ps(x, y, 0x20), _mm256_permute2f128_ps(x, y, 0x31)));
     };
-    const F ab = fold(row[0], row[1]), cd = fold(row[2], row[3]);
-    const float all[4] = {ab[0], ab[4], cd[0], cd[4]};
-    for (int k = 0; k < n && k < 4; ++k) sums[k] = all[k];
+    const F ac = add_blocks(row[0], row[2]), bd = add_blocks(row[1], row[3]);
+    const F two = _mm256_add_ps(_mm256_unpacklo_ps(ac, bd), _mm256_unpackhi_ps(ac, bd));
+    const F one = _mm256_add_ps(two, _mm256_permute_ps(two, 0x4e));
+    return F(_mm256_permute4x64_pd(_mm256_castps_pd(one), 0x08));
   }
 
   DSAKIT_INLINE static unsigned at_least(I key, I floor, int n) {

@@ -172,7 +172,7 @@ struct Vec512 : VecBase<64> {
   }
 
   /// Sixteen lanes folded in halves, 8, 4, 2, 1, of four rows; the first n sums are stored.
-  DSAKIT_INLINE static void store_folded(const F* lane, int n, float* sums) {
+  DSAKIT_INLINE static F folded(const F* lane) {
     const auto fold8 = [](F x, F y) __attribute__((always_inline)) {  // [x folded | y folded]
       return F(_mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee)));
     };
@@ -181,8 +181,7 @@ struct Vec512 : VecBase<64> {
     const F two = _mm512_add_ps(four, _mm512_permute_ps(four, 0x4e));
     const F one = _mm512_add_ps(two, _mm512_permute_ps(two, 0xb1));
     const __m512i first = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 8, 4, 0);
-    // Masked as a zmm: gcc 12 turns a masked xmm store of this into vextractf32x4, which faults past the mask.
-    _mm512_mask_storeu_ps(sums, lanes(n < 4 ? n : 4), _mm512_permutexvar_ps(first, one));
+    return _mm512_permutexvar_ps(first, one);
   }
 
   /// Which of the first n keys are at least `floor`, unsigned.

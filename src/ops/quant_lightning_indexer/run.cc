@@ -21,12 +21,13 @@ struct KeyScales {
   const Kernels& kernels;
   float* scales;
   std::int64_t sequence = 0, first = 0;  // of the block
+  std::int64_t end = 0;                  // of the sequence
 
   KeyScales(const Problem& p, const Kernels& kernels, const Plan& plan, Carver& carver)
       : p(p), kernels(kernels), scales(carver.take<float>(plan.block)) {}
 
   void take(const SequenceRows& s, std::int64_t from, std::int64_t count) {
-    sequence = s.index, first = s.first_key + from;
+    sequence = s.index, first = s.first_key + from, end = s.first_key + s.keys;
     const bool dense = p.key_scales.row_stride == 1 && p.key_scale.dtype == DType::f16;
     p.key_scales.each_run(sequence, first, count, [&](std::int64_t j, std::int64_t n, std::int64_t at) {
       if (dense) return kernels.widen(static_cast<const f16*>(p.key_scale.data) + at, n, scales + j);
@@ -75,7 +76,10 @@ class Scorer {
     const IndexQueryI8 query{codes_ + r * Layout::elements(p.heads, p.dims), weights_ + r * Layout::heads(p.heads),
                              int(Layout::blocks(p.heads)), int(p.dims)};
     p.keys.each_run(keys_.sequence, keys_.first, count, [&](std::int64_t j, std::int64_t n, std::int64_t at) {
-      keys_.kernels.index_scores(query, keys_.key(at), p.keys.row_stride, int(n), scores + j);
+      // The first row brings the keys to L2, where the others find them.
+      const std::int64_t next = keys_.first + j + n;
+      const std::int8_t* ahead = r == 0 && next < keys_.end ? keys_.key(p.keys.offset(keys_.sequence, next)) : nullptr;
+      keys_.kernels.index_scores(query, keys_.key(at), p.keys.row_stride, int(n), scores + j, ahead);
     });
     keys_.scale(scores, count);
   }
