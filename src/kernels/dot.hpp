@@ -60,7 +60,10 @@ struct WidenedI8 {
   DSAKIT_INLINE static I key(I x) { return x; }
   DSAKIT_INLINE static Sum row_start(const std::int32_t*) { return I{}; }
   /// Two digits of eight bits as one of sixteen.
-  DSAKIT_INLINE static I joined(I high, I low) { return I((H(high) << 8) + H(low)); }
+  DSAKIT_INLINE static I joined(I high, I low) {
+    using U16 = typename V::U16;  // what is nobody's digit may overflow
+    return I((U16(high) << 8) + U16(low));
+  }
 };
 
 /// u8 x i8, four at a time: Dot4::dot4(sum, unsigned, signed). What a bias of 128 adds is taken off at the start.
