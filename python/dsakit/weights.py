@@ -83,9 +83,9 @@ def _tensor_class():
     """FractalNZ over torch; asked for once there is a tensor, so torch is there."""
     import torch
 
-    tensor = torch.Tensor
-    keeps = {tensor.detach, tensor.clone, tensor.to, tensor.contiguous, tensor.cpu, tensor.half, tensor.bfloat16}
-    keeps |= {tensor.float, tensor.data.__get__, torch.clone, torch.detach}
+    tensor, base = torch.Tensor, torch._C.TensorBase
+    keeps = {base.detach, base.clone, base.to, base.contiguous, base.cpu, base.half, base.bfloat16}
+    keeps |= {base.float, base.data.__get__, torch.clone, torch.detach}
 
     class FractalNZTensor(FractalNZ, tensor):
         logical_shape = property(lambda self: tuple(self.shape))
@@ -114,9 +114,9 @@ def _tensor_class():
         def __torch_function__(cls, function, types, args=(), kwargs=None):
             with torch._C.DisableTorchFunctionSubclass():
                 result = function(*args, **(kwargs or {}))
-            if function in keeps and type(result) is tensor:
-                return result.as_subclass(cls)
-            return result
+            # torch says what Tensor has now, and dsakit.npu patches these two.
+            kept = function in keeps or function in (tensor.to, tensor.cpu)
+            return result.as_subclass(cls) if kept and type(result) is tensor else result
 
     return FractalNZTensor
 

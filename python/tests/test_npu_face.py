@@ -295,6 +295,23 @@ def test_kernels_beside_a_real_torch_npu():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+TAGGED = """
+import torch
+import dsakit.npu
+dsakit.npu.install()
+nz = dsakit.format_cast(torch.zeros(16, 32, dtype=torch.bfloat16), 29)
+while_there = nz.to(torch.float32), nz.cpu()
+dsakit.npu.uninstall()
+for one in (*while_there, nz.to(torch.float32), nz.cpu()):
+    assert isinstance(one, dsakit.FractalNZ), type(one)
+"""
+
+
+def test_a_weight_that_is_made_under_the_face_keeps_its_tag():
+    done = subprocess.run([sys.executable, "-c", TAGGED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 AFTERWARDS = """
 import torch
 import dsakit.npu
