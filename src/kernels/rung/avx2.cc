@@ -5,7 +5,7 @@
 
 namespace dsakit {
 
-// GEMV kernels serve what two tiles of their dots hold; beyond that keys would be transposed anew for every tile.
+// GEMV kernels serve what two tiles of six sums hold; beyond that keys would be transposed anew for every tile.
 void use_avx2(Kernels& k) { fill<Vec256, WidenedI8<Vec256>, FmaPairs<Vec256, bf16>>(k, 12); }
 
 }  // namespace dsakit

@@ -5,7 +5,7 @@
 
 namespace dsakit {
 
-// GEMV kernels serve what one tile of theirs holds; beyond that keys would be transposed anew for every tile.
+// GEMV kernels serve what one tile of six sums holds; beyond that keys would be transposed anew for every tile.
 void use_neon(Kernels& k) { fill<VecNeon, WidenedI8<VecNeon>, FmaPairs<VecNeon, bf16>>(k, 6); }
 
 }  // namespace dsakit
