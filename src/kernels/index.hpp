@@ -367,7 +367,7 @@ DSAKIT_INLINE X fold_fours(const X* x) {
   return X(V::unpack_low64(a, b)) + X(V::unpack_high64(a, b));
 }
 
-/// Heads as they meet keys along the dims: as many as a register has of them at a time.
+/// Heads as they meet keys along the dims, signed: code[d][h] has a register of them, of 16 bits where a dot takes two steps.
 template <class V, class Dot>
 struct HeadsAlongDims {
   using I = typename V::I;
@@ -384,7 +384,7 @@ struct HeadsAlongDims {
     for (int h = 0; h < heads; ++h) {
       std::int32_t words[kSumBlock / 4];
       for (int g = 0; g < (query.dims + 3) / 4; ++g)
-        words[g] = load32(query.values + (g * kHeadBlock + h) * 4) ^ int(0x80808080);
+        words[g] = load32(query.values + IndexQueryLayout<std::uint8_t>::at(query.dims, h, 4 * g)) ^ int(0x80808080);
       const auto* const codes = reinterpret_cast<const std::int8_t*>(words);
       I sum{};
       for (int d = 0; d < query.dims; d += kCodes) code[d / kCodes][h] = load(codes + d, query.dims - d);

@@ -93,7 +93,7 @@ struct Vec128 : VecBase<16> {
     x[2] = __builtin_shufflevector(b, d, 0, 1, 4, 5), x[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
   }
 
-  /// The sums of sixteen lanes, of four times so many: halves of 8, of 4, and so on.
+  /// Sixteen lanes folded in halves, 8, 4, 2, 1, of four rows.
   DSAKIT_INLINE static F folded(const F* lane) {
     F sums;
     for (int k = 0; k < 4; ++k, lane += 4) {

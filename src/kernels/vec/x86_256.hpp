@@ -108,8 +108,10 @@ struct Vec256 : VecBase<32> {
   }
 
   /// The sum of the 128-bit blocks of a, then that of b.
-  DSAKIT_INLINE static I add_blocks(I a, I b) {
-    return of(_mm256_permute2x128_si256(raw(a), raw(b), 0x20)) + of(_mm256_permute2x128_si256(raw(a), raw(b), 0x31));
+  template <class X>
+  DSAKIT_INLINE static X add_blocks(X a, X b) {
+    const __m256i x = __m256i(a), y = __m256i(b);
+    return X(_mm256_permute2x128_si256(x, y, 0x20)) + X(_mm256_permute2x128_si256(x, y, 0x31));
   }
 
   DSAKIT_INLINE static void transpose(I (&x)[8]) {
@@ -129,13 +131,11 @@ struct Vec256 : VecBase<32> {
     }
   }
 
+  /// Sixteen lanes folded in halves, 8, 4, 2, 1, of four rows: the first four lanes.
   DSAKIT_INLINE static F folded(const F* lane) {
     F row[4];
 #pragma GCC unroll 4
     for (int k = 0; k < 4; ++k) row[k] = lane[2 * k] + lane[2 * k + 1];
-    const auto add_blocks = [](F x, F y) __attribute__((always_inline)) {
-      return F(_mm256_add_ps(_mm256_permute2f128_ps(x, y, 0x20), _mm256_permute2f128_ps(x, y, 0x31)));
-    };
     const F ac = add_blocks(row[0], row[2]), bd = add_blocks(row[1], row[3]);
     const F two = _mm256_add_ps(_mm256_unpacklo_ps(ac, bd), _mm256_unpackhi_ps(ac, bd));
     const F one = _mm256_add_ps(two, _mm256_permute_ps(two, 0x4e));

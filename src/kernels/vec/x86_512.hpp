@@ -171,7 +171,7 @@ struct Vec512 : VecBase<64> {
     a = of(x);
   }
 
-  /// Sixteen lanes folded in halves, 8, 4, 2, 1, of four rows; the first n sums are stored.
+  /// Sixteen lanes folded in halves, 8, 4, 2, 1, of four rows: the first four lanes.
   DSAKIT_INLINE static F folded(const F* lane) {
     const auto fold8 = [](F x, F y) __attribute__((always_inline)) {  // [x folded | y folded]
       return F(_mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee)));
