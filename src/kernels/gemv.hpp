@@ -321,7 +321,7 @@ struct ValuesOfCodes {
   using Sum = I;
   using Weight = std::uint8_t;
   static constexpr int kKeys = 4, kSize = 1, kSteps = Dot::kSteps;
-  static constexpr bool kJoins = Joins<Dot>;
+  static constexpr bool kJoins = Joins<Dot>, kWidens = Joins<Dot> && V::kRegisters == 16;
 
   /// Weights of one row as the dots want them.
   struct Row {
@@ -388,6 +388,30 @@ struct ValuesOfCodes {
   DSAKIT_INLINE static Sum dot(Sum sum, I value, I word, int) { return Dot::dot(sum, value, word); }
   /// Where block b of register i belongs.
   static constexpr int column(int i, int b) { return 16 * b + 4 * i; }
+
+  /// A four of registers that wait in memory: as pairs of bytes, where they are widened as they are loaded.
+  template <class Row>
+  DSAKIT_INLINE static void keep(Row row, int left, I (&x)[4]) {
+    if constexpr (kWidens) {
+      I y[4];
+#pragma GCC unroll 4
+      for (int k = 0; k < 4; ++k) y[k] = row(k, 0);
+#pragma GCC unroll 2
+      for (int k = 0; k < 2; ++k) x[k] = V::unpack_low8(y[k], y[k + 2]), x[k + 2] = V::unpack_high8(y[k], y[k + 2]);
+    } else {
+      half<0>(row, left, x);
+      half<1>(row, left, x + 2);
+    }
+  }
+  /// An operand of them.
+  DSAKIT_INLINE static I kept(const I* x, int i, int step) {
+    if constexpr (kWidens) return V::widened(reinterpret_cast<const std::byte*>(x + i / 2 * 2 + step) + i % 2 * (V::kBytes / 2));
+    else return value(V::load(x + i), step);
+  }
+  static constexpr int kept_column(int i, int b) {
+    const int at = i % 2 * (V::kBytes / 2) + 8 * b;  // bytes of two rows
+    return kWidens ? at / 16 * 16 + i / 2 * 8 + at % 16 / 2 : column(i, b);
+  }
 };
 
 /// Two rows of 16-bit numbers as words of pairs, V::kBytes columns in four registers.
@@ -412,6 +436,13 @@ struct PairColumns {
   }
   /// Where block b of register i belongs.
   static constexpr int column(int i, int b) { return i / 2 * (V::kBytes / 2) + 8 * b + i % 2 * 4; }
+
+  template <class Row>
+  DSAKIT_INLINE static void keep(Row row, int left, I (&x)[4]) {
+    half<0>(row, left, x);
+    half<1>(row, left, x + 2);
+  }
+  static constexpr int kept_column(int i, int b) { return column(i, b); }
 };
 
 template <class V, class Dot>
@@ -445,6 +476,7 @@ struct ValuesOfPairs : PairColumns<V> {
     PairColumns<V>::template half<Half>(row, left, x);
   }
   DSAKIT_INLINE static I value(I x, int step) { return Dot::column(x, step); }
+  DSAKIT_INLINE static I kept(const I* x, int i, int step) { return value(V::load(x + i), step); }
   DSAKIT_INLINE static Sum dot(Sum sum, I value, I word, int) { return Dot::dot(sum, word, value); }
 };
 

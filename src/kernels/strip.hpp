@@ -4,33 +4,54 @@
 #include "kernels/kernels.hpp"
 #include "kernels/panel.hpp"
 
-// Few rows times a matrix as it lies. A strip of it is read in blocks of some rows, which fit in L2 with the next ones;
-// a tile takes 64 columns of all rows of a block, interleaves them as gemv_sums does, and adds to sums that wait in
-// memory: the chain of a panel's column, continued. Meanwhile the rows of the next block are asked for one after the
-// other, whole, as memory likes it: lines below each other would lie in a few sets of the caches, and in as many pages.
+// Few rows times a matrix as it lies. A strip of it is read in blocks of some rows, which fit in L2 with the next ones; a
+// tile takes 64 columns of all rows of a block, interleaves them as gemv_sums does, and adds to sums that wait in memory: the
+// chain of a panel's column, continued. Meanwhile the rows of the next block are asked for one after the other, whole, as
+// memory likes it: lines below each other would lie in a few sets of the caches, and in as many pages.
 namespace dsakit {
 namespace {
+
+/// Fours of registers, V::kBytes columns each, that a group of rows becomes at once: a line of each row, read once.
+template <class V>
+constexpr int kStripFours = least(2, kPanel / V::kBytes);
+/// So many registers, and their columns: a part of a tile, or all of it where registers are 32 bytes wide.
+template <class V>
+constexpr int kStripKept = 4 * kStripFours<V>;
+template <class V>
+constexpr int kStripPart = kStripFours<V> * V::kBytes;
+
+/// Groups of a part that passes share evenly.
+template <class V>
+constexpr int kStripShared = kStripKept<V> / 2;
+
+/// Tiles of a strip, of which the first begins `over` columns before it, so that the others begin where a line does.
+struct StripTiles {
+  int columns, over;
+
+  DSAKIT_INLINE int count() const { return int(panels_of(columns + over)); }
+  DSAKIT_INLINE int begin(int tile) const { return tile == 0 ? 0 : tile * kPanel - over; }
+  DSAKIT_INLINE int end(int tile) const { return least((tile + 1) * kPanel - over, columns); }
+};
+
+/// What two parts became, [groups][kStripKept] each.
+template <class V>
+struct StripParts {
+  typename V::I *now, *next;
+  bool made = false;  // what is met now
+};
 
 /// Sums of a tile wait as its registers have them, [tiles][m][64].
 template <class V, class Kind>
 struct StripBlock {
   using T = std::conditional_t<Kind::kSize == 1, std::int8_t, bf16>;
   const typename Kind::Row* row;
-  int m;
   Strip<T> strip;  // from the block's first row on
   int first, count;  // rows
-  int columns, lead;  // of the first tile, if it has less than 64
+  StripTiles tiles;
   std::int32_t* sums;
   const T* ahead;  // where the next block begins
-  typename V::I* kept;  // [fours / kStripFours][groups][kStripFours][4]: what a tile of the matrix became in registers
+  bool goes_on;    // as many rows below these
 };
-
-/// Where a pass has its columns from: all of them from the matrix; or some, and keeps what later ones want.
-enum class Pass { only, first, later };
-
-/// Fours of registers, V::kBytes columns each, that a group of rows becomes at once: a line of each row, read once.
-template <class V>
-constexpr int kStripFours = least(2, kPanel / V::kBytes);
 
 /// Where a tile of `columns` columns lies, from a column on.
 template <class V, class T, bool Nz, bool Whole>
@@ -75,88 +96,190 @@ DSAKIT_INLINE void each_group(int count, F f) {
   }
 }
 
-/// Rows rows of the left, from row r on, times `Now` of the registers, from `from` on, that the columns [column, end), 64
-/// or less, become. With each group `Lines` lines are asked for, from `ahead` on.
-template <class V, class Kind, bool Whole, Pass P, int Rows, int Now, int Lines>
-[[gnu::noinline]] void strip_tile(const StripBlock<V, Kind>& t, int r, int column, int end, std::int32_t* sums,
-                                  int from, const std::byte* ahead) {
-  using I = typename V::I;
-  constexpr int kFours = Whole ? kStripFours<V> : 1, kVectors = least(Now, 4), kSums = Now / kVectors;
-  const typename Kind::Row* const row = t.row + r;
-  const std::ptrdiff_t pitch = t.strip.pitch * Kind::kSize;
-  const int before = t.first;
-  I* kept = t.kept;
-  const auto at_sum = [](int f, int i, int v) { return i * kPanel + f * V::kBytes + v * V::kLanes; };
-  for (sums += at_sum(from / 4, 0, from % 4); column < end; column += kFours * V::kBytes, sums += kFours * V::kBytes) {
-    const StripColumns<V, typename StripBlock<V, Kind>::T, false, Whole> columns(t.strip, column, end - column);
-    typename Kind::Sum sum[kSums][Rows][kVectors];
+/// Where a group of rows lies, from a column on.
+template <class V, bool Whole>
+struct StripGroup {
+  const std::byte* rows;
+  std::ptrdiff_t pitch;
+  int bytes;
+  DSAKIT_INLINE typename V::I load(int k, int byte) const {
+    const std::byte* from = rows + k * pitch + byte;
+    return Whole ? V::load(from) : V::load_bytes(from, bytes - byte);
+  }
+};
+
+/// Four F of the registers that a group becomes.
+template <class V, class Kind, int Keys, int F, bool Whole>
+DSAKIT_INLINE void make_four(const StripGroup<V, Whole>& group, typename V::I (&x)[4]) {
+  const auto row = [&](int k, int byte) __attribute__((always_inline)) {
+    return group.load(least(k, Keys - 1), F * V::kBytes * Kind::kSize + byte);  // what is missing is the last one again, times 0
+  };
+  Kind::keep(row, Keys, x);
+}
+
+/// All of them wait for later.
+template <class V, class Kind, int Keys, bool Whole>
+DSAKIT_INLINE void keep_group(const StripGroup<V, Whole>& group, typename V::I* kept) {
+  unrolled<kStripFours<V>>([&]<int F>() __attribute__((always_inline)) {
+    typename V::I x[4];
+    make_four<V, Kind, Keys, F>(group, x);
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v) V::store(kept + 4 * F + v, x[v]);
+  });
+}
+
+/// All of a part.
+template <class V, class Kind, bool Whole>
+[[gnu::noinline]] void keep_part(StripGroup<V, Whole> group, int count, typename V::I* kept) {
+  each_group<Kind>(count, [&]<int Steps, int Keys>(int) __attribute__((always_inline)) {
+    keep_group<V, Kind, Keys>(group, kept);
+    group.rows += Kind::kKeys * group.pitch, kept += kStripKept<V>;
+  });
+}
+
+/// Word j of every row meets registers that were kept.
+template <class V, class Kind, int Steps, int Rows, int Vectors>
+DSAKIT_INLINE void add_kept(const typename Kind::Row* row, int j, const typename V::I* kept,
+                            typename Kind::Sum (&sum)[Rows][Vectors]) {
 #pragma GCC unroll 2
-    for (int f = 0; f < kSums; ++f)
+  for (int step = 0; step < Steps; ++step) {
+    typename V::I x[Vectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < Vectors; ++v) x[v] = Kind::kept(kept, v, step);
 #pragma GCC unroll 8
-      for (int i = 0; i < Rows; ++i)
+    for (int r = 0; r < Rows; ++r) {
+      const typename V::I w = row[r].word(j, step);
 #pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v)
-          sum[f][i][v] = before == 0 ? row[i].start : typename Kind::Sum(V::load(sums + at_sum(f, i, v)));
-    std::ptrdiff_t at = 0;
-    each_group<Kind>(t.count, [&]<int Steps, int Keys>(int j) __attribute__((always_inline)) {
-      if constexpr (P == Pass::later) {
-        I x[Now];
-#pragma GCC unroll 4
-        for (int v = 0; v < Now; ++v) x[v] = V::load(kept + from + v);
-        add_dots<Kind, Steps>(row, before + j, x, sum[0]);
-      } else {
-#pragma GCC unroll 2
-        for (int f = 0; f < kFours; ++f) {
-          const auto load = [&](int k, int byte) __attribute__((always_inline)) {
-            k = least(k, Keys - 1);  // what is missing is the last one again, times 0
-            return columns.load(at + k * pitch, f * V::kBytes * Kind::kSize + byte);
-          };
-          I x[4];
-          Kind::template half<0>(load, Keys, x);
-          Kind::template half<1>(load, Keys, x + 2);
-          constexpr int kMet = V::kRegisters == 32 ? Now : 0;  // by all rows: no later pass wants them
-          if constexpr (P == Pass::first)
-#pragma GCC unroll 4
-            for (int v = 0; v < 4; ++v)
-              if (4 * f + v >= kMet) V::store(kept + 4 * f + v, x[v]);
-          if (f < kSums) add_dots<Kind, Steps>(row, before + j, x, sum[f]);
-        }
-        at += Kind::kKeys * pitch;
+      for (int v = 0; v < Vectors; ++v) {
+        sum[r][v] = Kind::dot(sum[r][v], x[v], w, step);
+        pin(sum[r][v]);  // else gcc 12 moves it from register to register, and spills
       }
-      if constexpr (P != Pass::only) kept += 4 * kFours;
-#pragma GCC unroll 4
-      for (int l = 0; l < Lines; ++l) prefetch_l2(ahead + 64 * l);
-      ahead += 64 * Lines;
-    });
-#pragma GCC unroll 2
-    for (int f = 0; f < kSums; ++f)
-#pragma GCC unroll 8
-      for (int i = 0; i < Rows; ++i)
-#pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) V::store(sums + at_sum(f, i, v), I(sum[f][i][v]));
+    }
   }
 }
 
-/// Rows rows of the left times the columns [column, end), 64 or less: as many registers at a time as there is room for
-/// sums, all of which the first pass makes.
-template <class V, class Kind, bool Whole, int Rows>
-DSAKIT_INLINE void strip_passes(const StripBlock<V, Kind>& t, int column, int end, const std::byte* ahead,
-                                std::int32_t* sums) {
-  constexpr int kMost = V::kRegisters == 32 ? 8 : 4, kFirst = least(Rows, kMost), kMore = Rows - kFirst;
-  constexpr int kMade = 4 * (Whole ? kStripFours<V> : 1), kRoom = 2 * kMost / kFirst;
-  constexpr int kNow = least(kMade, kRoom >= 8 ? 8 : kRoom >= 4 ? 4 : 2), kPasses = kMade / kNow;
-  constexpr int kAll = kMade * V::kBytes / 64, kLater = kAll / kPasses, kLines = kAll - (kPasses - 1) * kLater;
-  constexpr Pass kPass = kPasses > 1 || kMore > 0 ? Pass::first : Pass::only;
-  const std::ptrdiff_t line = t.count / Kind::kKeys * (4 * kPanel / V::kBytes / kMade) * 64;  // for each group
-  strip_tile<V, Kind, Whole, kPass, kFirst, kNow, kLines>(t, 0, column, end, sums, 0, ahead);
-  if constexpr (kPasses > 1)
-    for (int from = kNow; from < kMade; from += kNow)
-      strip_tile<V, Kind, Whole, Pass::later, kFirst, kNow, kLater>(
-          t, 0, column, end, sums, from, ahead + (kLines + (from / kNow - 1) * kLater) * line);
-  if constexpr (kMore > 0)
-    for (int from = 0; from < kMade; from += 2)
-      strip_tile<V, Kind, Whole, Pass::later, kMore, 2, 0>(t, kFirst, column, end, sums + kFirst * kPanel, from,
-                                                               ahead);
+/// The same of registers as they are made, of which later passes want some.
+template <class V, class Kind, int Steps, int Keys, bool Whole, int Parts, int Rows, int Vectors>
+DSAKIT_INLINE void add_made(const typename Kind::Row* row, int j, const StripGroup<V, Whole>& group, typename V::I* kept,
+                            typename Kind::Sum (&sum)[Parts][Rows][Vectors]) {
+  unrolled<kStripFours<V>>([&]<int F>() __attribute__((always_inline)) {
+    typename V::I x[4];
+    make_four<V, Kind, Keys, F>(group, x);
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v)
+      if (4 * F + v >= Parts * Vectors) V::store(kept + 4 * F + v, x[v]);
+    if constexpr (F < Parts) add_dots<Kind, Steps>(row, j, x, sum[F]);
+  });
+}
+
+/// Where a pass has its columns from: the matrix, of which it keeps what later passes want, or what was kept; then it may
+/// make the next part beside.
+enum class From { matrix, kept, kept_making_next };
+
+/// With 16 registers a part is kept before it is met: its lines share a few sets of L1 and are slow to come, and are fetched
+/// and interleaved beside the dots of the part before. With 32 there is a pass or two, and what they meet is at hand; so it
+/// is for a single row of numbers.
+template <class V, class Kind>
+constexpr bool keeps_first(int rows) {
+  return V::kRegisters == 16 && (rows > 1 || Kind::kSize == 1);
+}
+
+/// What a pass over a part meets, asks for and makes.
+template <class V, class Kind>
+struct StripPass {
+  const typename Kind::Row* row;
+  int first, count;
+  const typename V::I* kept;  // the first of its registers
+  std::int32_t* sums;
+  const std::byte *ahead, *rows;  // of this part, or the next one if that is made
+  std::ptrdiff_t pitch;
+  typename V::I* made;
+  int bytes;  // of a row
+};
+
+/// One group; on to the next.
+template <class V, class Kind, From F, int Steps, int Keys, bool Whole, int Parts, int Rows, int Vectors>
+DSAKIT_INLINE void meet_group(const typename Kind::Row* row, int j, StripGroup<V, Whole>& group, const typename V::I*& kept,
+                              typename V::I*& made, typename Kind::Sum (&sum)[Parts][Rows][Vectors]) {
+  if constexpr (F == From::matrix) {
+    add_made<V, Kind, Steps, Keys>(row, j, group, made, sum);
+    group.rows += Kind::kKeys * group.pitch, made += kStripKept<V>;
+  } else {
+#pragma GCC unroll 2
+    for (int f = 0; f < Parts; ++f) add_kept<V, Kind, Steps>(row, j, kept + 4 * f, sum[f]);
+    kept += kStripKept<V>;
+  }
+}
+
+/// Rows rows of the left meet Now registers of each group of a part. With every Groups of them Lines lines are asked for,
+/// and one group of the next part is made.
+template <class V, class Kind, From F, bool Whole, int Rows, int Now, int Groups, int Lines>
+[[gnu::noinline]] void strip_pass(const StripPass<V, Kind>& t) {
+  using I = typename V::I;
+  using Sum = typename Kind::Sum;
+  constexpr int kKeys = Kind::kKeys, kVectors = least(Now, 4), kParts = Now / kVectors;
+  const auto at_sum = [](int f, int i, int v) { return i * kPanel + (f * kVectors + v) * V::kLanes; };
+  const typename Kind::Row* const row = t.row;
+  std::int32_t* const sums = t.sums;
+  const int first = t.first, count = t.count;
+  const I* kept = t.kept;
+  const std::byte* ahead = t.ahead;
+  StripGroup<V, Whole> group{t.rows, t.pitch, t.bytes};
+  I* made = t.made;
+  Sum sum[kParts][Rows][kVectors];
+#pragma GCC unroll 2
+  for (int f = 0; f < kParts; ++f)
+#pragma GCC unroll 8
+    for (int i = 0; i < Rows; ++i)
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sum[f][i][v] = first == 0 ? row[i].start : Sum(V::load(sums + at_sum(f, i, v)));
+  int j = 0;
+  for (; j + Groups * kKeys <= count; j += Groups * kKeys) {
+    if constexpr (F == From::kept_making_next) {
+      keep_group<V, Kind, kKeys>(group, made);
+      group.rows += kKeys * group.pitch, made += kStripKept<V>;
+    }
+#pragma GCC unroll 4
+    for (int l = 0; l < Lines; ++l) prefetch_l2(ahead + 64 * l);
+    ahead += 64 * Lines;
+    unrolled<Groups>([&]<int G>() __attribute__((always_inline)) {
+      meet_group<V, Kind, F, Kind::kSteps, kKeys>(row, first + j + G * kKeys, group, kept, made, sum);
+    });
+  }
+  each_group<Kind>(count - j, [&]<int Steps, int Keys>(int i) __attribute__((always_inline)) {
+    meet_group<V, Kind, F, Steps, Keys>(row, first + j + i, group, kept, made, sum);
+  });
+#pragma GCC unroll 2
+  for (int f = 0; f < kParts; ++f)
+#pragma GCC unroll 8
+    for (int i = 0; i < Rows; ++i)
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) V::store(sums + at_sum(f, i, v), I(sum[f][i][v]));
+}
+
+/// Rows rows of the left times a part: as many registers a pass as there is room for sums; each asks for its share of the
+/// next block, and makes its share of the next part.
+template <class V, class Kind, int Rows, From F, bool Whole>
+DSAKIT_INLINE void strip_passes(const StripPass<V, Kind>& t) {
+  constexpr int kMost = V::kRegisters == 32 ? 8 : Kind::kSize == 1 && Kind::kSteps == 2 ? 6 : 4;
+  constexpr int kHalves = (Rows + kMost - 1) / kMost, kUpper = (Rows + kHalves - 1) / kHalves, kLower = Rows - kUpper;
+  constexpr int kRoom = V::kRegisters / 2 / kUpper;
+  constexpr int kNow = least(kStripKept<V>, kRoom >= 8 ? 8 : kRoom >= 4 ? 4 : 2), kPasses = kStripKept<V> / kNow;
+  constexpr int kLines = kStripPart<V> / 16 / kHalves;
+  static_assert(F != From::matrix || kLower == 0);  // what has been met is not kept
+  const int groups = t.count / Kind::kKeys / kPasses;
+  StripPass<V, Kind> some = t;
+  const auto pass = [&]<int Some, From G>() __attribute__((always_inline)) {
+    strip_pass<V, Kind, G, Whole, Some, kNow, kPasses, kLines>(some);
+    some.kept += kNow, some.sums += kNow * V::kLanes, some.ahead += groups * kLines * 64;
+    some.rows += groups * Kind::kKeys * some.pitch, some.made += groups * kStripKept<V>;
+  };
+  pass.template operator()<kUpper, F>();
+  for (int i = 1; i < kPasses; ++i) pass.template operator()<kUpper, F == From::matrix ? From::kept : F>();
+  if constexpr (kLower > 0) {
+    some.row = t.row + kUpper, some.kept = t.kept, some.sums = t.sums + kUpper * kPanel;
+    for (int i = 0; i < kPasses; ++i) pass.template operator()<kLower, From::kept>();
+  }
 }
 
 /// Rows of a block lie so close together that none pushes another out of L1.
@@ -165,32 +288,52 @@ DSAKIT_INLINE bool is_close(const Strip<T>& s) {
   return s.pitch * std::ptrdiff_t(sizeof(T)) < 1024;
 }
 
-/// The columns of a strip up to the first that begins a line of memory, if all rows agree: a row that is read across
-/// two lines wants each of them twice, and lines below each other push each other out.
+/// How far the first tile of a strip begins before it, if all rows agree where a line does: a row that is read across two
+/// lines wants each of them twice, and lines below each other push each other out. Short rows are better off with whole tiles.
 template <class T>
-DSAKIT_INLINE int strip_lead(const Strip<T>& s) {
+DSAKIT_INLINE int strip_over(const Strip<T>& s, int columns) {
   constexpr int kSize = int(sizeof(T));
   const int over = int(reinterpret_cast<std::uintptr_t>(s.rows) % 64);
-  if (is_close(s) || s.pitch * kSize % 64 != 0 || over % kSize != 0) return 0;
-  return (64 - over) % 64 / kSize;
+  if (columns * kSize < 2048 || is_close(s) || s.pitch * kSize % 64 != 0 || over % kSize != 0) return 0;
+  return over / kSize;
 }
 
-/// All rows meet a tile before the next.
-template <class V, class Kind>
-DSAKIT_INLINE void strip_block(const StripBlock<V, Kind>& t) {
+/// All rows meet a part before the next.
+template <class V, class Kind, int Rows>
+[[gnu::noinline]] void strip_block(const StripBlock<V, Kind>& t, StripParts<V>& parts) {
+  constexpr int kPart = kStripPart<V>;
   const std::ptrdiff_t pitch = t.strip.pitch * Kind::kSize;
-  const int bytes = t.columns * Kind::kSize, each = t.count * kPanel * Kind::kSize;
+  const int tiles = t.tiles.count(), bytes = t.tiles.columns * Kind::kSize, each = t.count * kPart * Kind::kSize;
+  const auto* const rows = reinterpret_cast<const std::byte*>(t.strip.rows);
   const auto* ahead = reinterpret_cast<const std::byte*>(t.ahead);
   std::int32_t* sums = t.sums;
-  for (int column = 0, from = 0, n = t.lead > 0 ? t.lead : kPanel; column < t.columns; column += n, n = kPanel) {
-    const int end = least(column + n, t.columns);
-    with_constant<kStripRows>(t.m, [&]<int Rows>() {
-      end - column == kPanel ? strip_passes<V, Kind, true, Rows>(t, column, end, ahead + from, sums)
-                             : strip_passes<V, Kind, false, Rows>(t, column, end, ahead + from, sums);
-    });
-    sums += t.m * kPanel;
-    for (from += each; from >= bytes; ahead += pitch) from -= bytes;
-  }
+  for (int tile = 0, from = 0; tile < tiles; ++tile, sums += Rows * kPanel)
+    for (int column = t.tiles.begin(tile), end = t.tiles.end(tile), part = 0; column < end; column += kPart, part += kPart) {
+      const int some = (end - column) * Kind::kSize;
+      const bool whole = end - column >= kPart;
+      StripPass<V, Kind> pass{t.row, t.first, t.count, parts.now, sums + part, ahead + from, rows + column * Kind::kSize,
+                              pitch, parts.now, some};
+      if constexpr (keeps_first<V, Kind>(Rows)) {
+        if (!parts.made && whole) keep_part<V, Kind>(StripGroup<V, true>{pass.rows, pitch, some}, t.count, parts.now);
+        if (!parts.made && !whole) keep_part<V, Kind>(StripGroup<V, false>{pass.rows, pitch, some}, t.count, parts.now);
+        // The next part, in this tile or in the next one or at the beginning of the next block, if all of it is there.
+        const bool inside = column + kPart < end, last = !inside && tile + 1 == tiles;
+        const int then = inside ? tile : last ? 0 : tile + 1, next = inside ? column + kPart : t.tiles.begin(then);
+        parts.made = t.count % (kStripShared<V> * Kind::kKeys) == 0 && (!last || t.goes_on) && t.tiles.end(then) - next >= kPart;
+        pass.rows = rows + (last ? t.count * pitch : 0) + next * Kind::kSize, pass.made = parts.next;
+        if (parts.made) {
+          strip_passes<V, Kind, Rows, From::kept_making_next, true>(pass);
+          parts = {parts.next, parts.now, true};
+        } else {
+          strip_passes<V, Kind, Rows, From::kept, true>(pass);
+        }
+      } else if (whole) {
+        strip_passes<V, Kind, Rows, From::matrix, true>(pass);
+      } else {
+        strip_passes<V, Kind, Rows, From::matrix, false>(pass);
+      }
+      for (from += each; from >= bytes; ahead += pitch) from -= bytes;
+    }
 }
 
 /// What a row becomes: `words` has room for kSumBlock of its elements.
@@ -366,14 +509,20 @@ DSAKIT_INLINE void product_of_runs(const typename Kind::Weight* a, std::ptrdiff_
   }
 }
 
-/// Rows of a block at most.
-constexpr int kStripBlock = 128;
+/// Rows of a block at most. Two parts of it that are kept share L1 with what meets them.
+template <class Kind>
+constexpr int strip_rows_most(bool keeps) {
+  return keeps ? 16 * Kind::kKeys : 128;
+}
 
-/// Rows of a block of a strip, so many that a tile asks for one row of the next block or for an even part of one.
-DSAKIT_INLINE int strip_rows(int panels) {
-  int rows = 32;
-  while (rows > 16 && panels % rows != 0) rows -= 4;
-  return rows;
+/// Rows of a block of a strip, so many that a tile asks for one row of the next block or for an even part of one. Sums of
+/// many rows of the left are read and written less often if blocks are twice as long.
+template <class V, class Kind, class T>
+DSAKIT_INLINE int strip_rows(int m, const Strip<T>& strip, int panels) {
+  constexpr int kFew = V::kRegisters == 32 ? 4 : 2;
+  if (is_close(strip)) return strip_rows_most<Kind>(keeps_first<V, Kind>(m));
+  if (Kind::kKeys == 4 && m > kFew && panels % 64 == 0) return 64;
+  return panels % 32 == 0 ? 32 : 16;
 }
 
 /// A frame of its own: it has room for `Sums` sums, and is touched page by page.
@@ -381,31 +530,34 @@ template <class V, class Kind, int Sums, class T, class C>
 [[gnu::noinline]] void product_of_rows(const typename Kind::Weight* a, std::ptrdiff_t a_stride, int m,
                                        const Strip<T>& strip, int k, int columns, C* c, std::ptrdiff_t c_stride,
                                        bool add, const T* ahead) {
-  const int rows = is_close(strip) ? kStripBlock : strip_rows(columns / kPanel);
-  const int lead = strip_lead(strip);
+  const int rows = strip_rows<V, Kind>(m, strip, columns / kPanel);
+  const StripTiles tiles{columns, strip_over(strip, columns)};
   typename Kind::Weight words[kStripRows][Kind::kKeys == 2 ? kSumBlock : 1];
   typename Kind::Row row[kStripRows];
   for (int i = 0; i < m; ++i) take_row<Kind>(a + i * a_stride, k, words[i], row[i]);
-  typename V::I kept[kStripBlock / Kind::kKeys * 4 * kPanel / V::kBytes];
+  constexpr int kKept = strip_rows_most<Kind>(V::kRegisters == 16) / Kind::kKeys * kStripKept<V>;
+  typename V::I kept[2 * kKept];
+  StripParts<V> parts{kept, kept + kKept};
   alignas(64) std::int32_t sums[Sums + kStripRows * kPanel];
   for (int first = 0, n; first < k; first += n) {
     n = least(k - first, rows);
-    StripBlock<V, Kind> block{row, m, strip, first, n, columns, lead, sums, ahead, kept};
+    StripBlock<V, Kind> block{row, strip, first, n, tiles, sums, ahead, k - first - n >= n};
     block.strip.rows += first * strip.pitch;
     if (first + n < k) block.ahead = block.strip.rows + n * strip.pitch;
-    strip_block<V, Kind>(block);
+    with_constant<kStripRows>(m, [&]<int Rows>() { strip_block<V, Kind, Rows>(block, parts); });
   }
   const std::int32_t* from = sums;
-  for (int column = 0, some = lead > 0 ? lead : kPanel; column < columns; column += some, some = kPanel) {
+  for (int tile = 0; tile < tiles.count(); ++tile) {
     alignas(64) std::int32_t line[kStripRows * kPanel];  // read when all of it has left the store buffers
     for (int i = 0; i < m; ++i)
       for (int part = 0; part < kPanel; part += V::kBytes)
         for (int v = 0; v < 4; ++v, from += V::kLanes)
           for (int b = 0; b < V::kBytes / 16; ++b)
-            V::store_block(line + i * kPanel + part + Kind::column(v, b), V::load(from), b);
+            V::store_block(line + i * kPanel + part + Kind::kept_column(v, b), V::load(from), b);
+    const int begin = tiles.begin(tile);
     for (int i = 0; i < m; ++i) {
-      C* const to = c + i * c_stride + column;
-      for (int j = 0; j < least(some, columns - column); ++j) {
+      C* const to = c + i * c_stride + begin;
+      for (int j = 0; j < tiles.end(tile) - begin; ++j) {
         const C x = __builtin_bit_cast(C, line[i * kPanel + j]);
         to[j] = add ? to[j] + x : x;
       }

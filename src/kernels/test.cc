@@ -1431,7 +1431,7 @@ TEST_P(OnRung, GemvWidened) {
 template <class A, class B, class C, class Pack>
 void check_strip_product(const Kernels& k, const std::vector<A>& a, Pack pack_and_multiply) {
   constexpr int kRun = 32 / int(sizeof(B));
-  for (const int rows : {1, 2, 3, 4, 5, 7, 8})
+  for (const int rows : {1, 2, 3, 4, 5, 6, 7, 8})
     for (const int depth : {1, 2, 3, 4, 5, 31, 32, 33, 63, 66, 200, 511, 512, 513, 2600})
       for (const int columns : {1, 15, 16, 17, 32, 33, 63, 64, 65, 100, 128, 200, 448, 600}) {
         if (depth > 66 && columns > 128 && rows < 7) continue;
@@ -1468,34 +1468,63 @@ void check_strip_product(const Kernels& k, const std::vector<A>& a, Pack pack_an
       }
 }
 
+/// Rows of pages, which share sets of the caches: they are read line by line wherever they begin, some more at a time for
+/// many rows of the left, and on from block to block.
+template <class A, class B, class C, class Pack>
+void check_wide_strip_product(const Kernels& k, const std::vector<A>& a, Pack pack_and_multiply) {
+  constexpr int kPage = 4096 / int(sizeof(B)), kLine = 64 / int(sizeof(B));
+  const int depth = 230, pitch = 2 * kPage;
+  for (const int columns : {kPage, kPage / 2 + 3}) {
+    std::vector<B> w;
+    if constexpr (sizeof(B) == 1) w = random_codes(std::size_t(depth) * columns);
+    else w = random_halves<bf16>(depth * columns);
+    const int wide = (columns + kPanel - 1) / kPanel * kPanel;
+    for (const int rows : {1, 2, 4, 5, 6, 8}) {
+      std::vector<C> expected(std::size_t(rows) * wide), c(expected.size());
+      pack_and_multiply(a.data(), rows, w, depth, columns, expected.data(), wide);
+      for (const int over : {0, kLine / 4, kLine - 1}) {
+        std::vector<B> room(std::size_t(depth) * pitch + 2 * kLine);
+        B* const lying = room.data() + kLine - reinterpret_cast<std::uintptr_t>(room.data()) % 64 / sizeof(B) + over;
+        for (int p = 0; p < depth; ++p) std::copy_n(w.data() + p * columns, columns, lying + p * pitch);
+        std::fill(c.begin(), c.end(), C{});
+        k.strip_product(a.data(), depth, rows, Strip<B>{lying, pitch}, depth, columns, c.data(), wide, false, lying);
+        for (int r = 0; r < rows; ++r)
+          ASSERT_EQ(std::memcmp(c.data() + r * wide, expected.data() + r * wide, sizeof(C) * columns), 0)
+              << rows << "x" << columns << " " << over;
+      }
+    }
+  }
+}
+
 TEST_P(OnRung, StripsOfCodesHaveTheSumsOfPanels) {
   const std::vector<std::uint8_t> a = [] {
     std::vector<std::uint8_t> x(8 * 2600);
     for (std::uint8_t& v : x) v = std::uint8_t(random_bits() % 3 ? random_bits() : 0);
     return x;
   }();
-  check_strip_product<std::uint8_t, std::int8_t, std::int32_t>(
-      k, a,
-      [](const std::uint8_t* a, int rows, const std::vector<std::int8_t>& w, int depth, int columns, std::int32_t* c,
-         int pitch) {
-        for (int r = 0; r < rows; ++r)
-          for (int j = 0; j < columns; ++j) {
-            c[r * pitch + j] = 0;
-            for (int p = 0; p < depth; ++p) c[r * pitch + j] += (a[r * depth + p] - 128) * w[p * columns + j];
-          }
-      });
+  const auto multiply = [](const std::uint8_t* a, int rows, const std::vector<std::int8_t>& w, int depth, int columns,
+                           std::int32_t* c, int pitch) {
+    for (int r = 0; r < rows; ++r) {
+      std::fill_n(c + r * pitch, columns, 0);
+      for (int p = 0; p < depth; ++p)
+        for (int j = 0; j < columns; ++j) c[r * pitch + j] += (a[r * depth + p] - 128) * w[p * columns + j];
+    }
+  };
+  check_strip_product<std::uint8_t, std::int8_t, std::int32_t>(k, a, multiply);
+  check_wide_strip_product<std::uint8_t, std::int8_t, std::int32_t>(k, a, multiply);
 }
 
 TEST_P(OnRung, StripsOfPairsHaveTheBitsOfPanels) {
-  check_strip_product<bf16, bf16, float>(
-      k, random_halves<bf16>(8 * 2600),
-      [&](const bf16* a, int rows, const std::vector<bf16>& w, int depth, int columns, float* c, int pitch) {
-        std::vector<bf16> panel(Panel<bf16>::elements(depth));
-        for (int p = 0; p * kPanel < columns; ++p) {
-          pack_panel_bf16({w.data(), columns, false, depth, columns}, p, panel.data());
-          k.product(a, depth, rows, panel.data(), depth, c + p * kPanel, pitch, false);
-        }
-      });
+  const std::vector<bf16> a = random_halves<bf16>(8 * 2600);
+  const auto multiply = [&](const bf16* a, int rows, const std::vector<bf16>& w, int depth, int columns, float* c, int pitch) {
+    std::vector<bf16> panel(Panel<bf16>::elements(depth));
+    for (int p = 0; p * kPanel < columns; ++p) {
+      pack_panel_bf16({w.data(), columns, false, depth, columns}, p, panel.data());
+      k.product(a, depth, rows, panel.data(), depth, c + p * kPanel, pitch, false);
+    }
+  };
+  check_strip_product<bf16, bf16, float>(k, a, multiply);
+  check_wide_strip_product<bf16, bf16, float>(k, a, multiply);
 }
 
 TEST_P(OnRung, SplitsAndJoinsCodes) {

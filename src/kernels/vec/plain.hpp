@@ -127,6 +127,14 @@ struct Vec128 : VecBase<16> {
     return (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
 #endif
   }
+  /// Codes of half a register as 16-bit integers.
+  DSAKIT_INLINE static I widened(const void* p) {
+    std::int64_t codes;
+    __builtin_memcpy(&codes, p, sizeof codes);
+    typedef std::int64_t Two __attribute__((vector_size(16)));
+    const I x = I(Two{codes, 0});
+    return I(H(unpack_low8(x, x)) >> 8);
+  }
   DSAKIT_INLINE static void widen_codes(const void* codes, int flip, std::int16_t* out) {
     const auto* x = static_cast<const std::int8_t*>(codes);
     for (int i = 0; i < 16; i += 4) {

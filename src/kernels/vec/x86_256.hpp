@@ -38,7 +38,12 @@ struct Vec256 : VecBase<32> {
   DSAKIT_INLINE static I load_bytes(const void* p, int n) {
     if (n >= 32) return load(p);
     I x{};
-    if (n > 0) copy_bytes(&x, p, n);
+    if (n <= 0) return x;
+    if (n % 4 == 0) {
+      static constexpr std::int32_t kMask[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
+      return of(_mm256_maskload_epi32(static_cast<const int*>(p), raw(load(kMask + 8 - n / 4))));
+    }
+    copy_bytes(&x, p, n);
     return x;
   }
   DSAKIT_INLINE static F load_floats(const float* p, int n) { return F(load_bytes(p, 4 * n)); }
@@ -197,6 +202,8 @@ struct Vec256 : VecBase<32> {
   DSAKIT_INLINE static I add_codes(I sum, I codes) {
     return sum + of(_mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), raw(codes)), _mm256_set1_epi16(1)));
   }
+  /// Codes of half a register as 16-bit integers.
+  DSAKIT_INLINE static I widened(const void* p) { return of(_mm256_cvtepi8_epi16(load16(p))); }
   DSAKIT_INLINE static I multiply_pairs(I a, I b) { return of(_mm256_madd_epi16(raw(a), raw(b))); }
   /// Sixteen codes, times `flip` where they are biased, as 16-bit integers; of four 0 1 2 3 in the order 0 2 1 3.
   DSAKIT_INLINE static void widen_codes(const void* codes, int flip, std::int16_t* out) {
