@@ -260,7 +260,7 @@ template <class V, class Kind, From F, bool Whole, int Rows, int Now, int Groups
 /// Rows rows of the left times a part: as many registers a pass as there is room for sums; each asks for its share of the
 /// next block, and makes its share of the next part.
 template <class V, class Kind, int Rows, From F, bool Whole>
-DSAKIT_INLINE void strip_passes(const StripPass<V, Kind>& t) {
+DSAKIT_INLINE void strip_passes(StripPass<V, Kind>& t) {
   constexpr int kMost = V::kRegisters == 32 ? 8 : Kind::kSize == 1 && Kind::kSteps == 2 ? 6 : 4;
   constexpr int kHalves = (Rows + kMost - 1) / kMost, kUpper = (Rows + kHalves - 1) / kHalves, kLower = Rows - kUpper;
   constexpr int kRoom = V::kRegisters / 2 / kUpper;
@@ -268,16 +268,15 @@ DSAKIT_INLINE void strip_passes(const StripPass<V, Kind>& t) {
   constexpr int kLines = kStripPart<V> / 16 / kHalves;
   static_assert(F != From::matrix || kLower == 0);  // what has been met is not kept
   const int groups = t.count / Kind::kKeys / kPasses;
-  StripPass<V, Kind> some = t;
   const auto pass = [&]<int Some, From G>() __attribute__((always_inline)) {
-    strip_pass<V, Kind, G, Whole, Some, kNow, kPasses, kLines>(some);
-    some.kept += kNow, some.sums += kNow * V::kLanes, some.ahead += groups * kLines * 64;
-    some.rows += groups * Kind::kKeys * some.pitch, some.made += groups * kStripKept<V>;
+    strip_pass<V, Kind, G, Whole, Some, kNow, kPasses, kLines>(t);
+    t.kept += kNow, t.sums += kNow * V::kLanes, t.ahead += groups * kLines * 64;
+    t.rows += groups * Kind::kKeys * t.pitch, t.made += groups * kStripKept<V>;
   };
   pass.template operator()<kUpper, F>();
   for (int i = 1; i < kPasses; ++i) pass.template operator()<kUpper, F == From::matrix ? From::kept : F>();
   if constexpr (kLower > 0) {
-    some.row = t.row + kUpper, some.kept = t.kept, some.sums = t.sums + kUpper * kPanel;
+    t.row += kUpper, t.kept -= kStripKept<V>, t.sums += kUpper * kPanel - kStripPart<V>;
     for (int i = 0; i < kPasses; ++i) pass.template operator()<kLower, From::kept>();
   }
 }
