@@ -379,6 +379,14 @@ struct ValuesOfCodes {
     const I b = Half == 0 ? V::unpack_low8(y[2], y[3]) : V::unpack_high8(y[2], y[3]);
     x[0] = V::unpack_low16(a, b), x[1] = V::unpack_high16(a, b);
   }
+  /// The same as a dot in two steps meets it in one of them.
+  template <int Half, int Step, class Row>
+  DSAKIT_INLINE static void half_of_step(Row row, int, I* x) {
+    using H = typename V::H;
+    const I even = row(Step, 0), odd = row(Step + 2, 0);
+    const I pairs = Half == 0 ? V::unpack_low8(even, odd) : V::unpack_high8(even, odd);
+    x[0] = I(H(V::unpack_low8(pairs, pairs)) >> 8), x[1] = I(H(V::unpack_high8(pairs, pairs)) >> 8);
+  }
   /// 32 columns in two registers: rows(run, i) loads row 2 * i of a run of 32 bytes and the next.
   template <class Rows>
   DSAKIT_INLINE static void run(Rows rows, int, I (&x)[2]) {
@@ -400,6 +408,7 @@ struct ValuesOfCodes {
       for (int k = 0; k < 2; ++k) x[k] = V::unpack_low8(y[k], y[k + 2]), x[k + 2] = V::unpack_high8(y[k], y[k + 2]);
     } else {
       half<0>(row, left, x);
+      forget();
       half<1>(row, left, x + 2);
     }
   }
@@ -424,6 +433,12 @@ struct PairColumns {
   DSAKIT_INLINE static void half(Row row, int left, I* x) {
     const I even = row(0, V::kBytes * Half), odd = left > 1 ? row(1, V::kBytes * Half) : I{};
     x[0] = V::unpack_low16(even, odd), x[1] = V::unpack_high16(even, odd);
+  }
+  /// The same as a dot in two steps meets it in one of them.
+  template <int Half, int Step, class Row>
+  DSAKIT_INLINE static void half_of_step(Row row, int, I* x) {
+    const I numbers = row(Step, V::kBytes * Half);
+    x[0] = V::unpack_low16(I{}, numbers), x[1] = V::unpack_high16(I{}, numbers);
   }
   /// The same: two runs.
   template <class Rows>
@@ -520,20 +535,34 @@ DSAKIT_INLINE void take_weights(const GemvSums<typename Kind::Weight>& t, int r,
   row.take(t.weights + sum * t.pitch, t.count);
 }
 
-/// Word j of every row meets registers of columns.
+/// Word j of every row meets what registers of columns are in a step.
+template <class Kind, int Rows, int Vectors, class I>
+DSAKIT_INLINE void add_values(const typename Kind::Row* row, int j, int step, const I* x,
+                              typename Kind::Sum (&sum)[Rows][Vectors]) {
+  constexpr bool kFull = Kind::kSteps == 2 && Rows > 4 && Vectors == 2;  // of 16 registers: none may become another's
+#pragma GCC unroll 8
+  for (int r = 0; r < Rows; ++r) {
+    const I w = row[r].word(j, step);
+#pragma GCC unroll 4
+    for (int v = 0; v < Vectors; ++v) {
+      sum[r][v] = Kind::dot(sum[r][v], x[v], w, step);
+      pin(sum[r][v]);  // else gcc 12 moves it from register to register, and spills
+    }
+    if constexpr (kFull) use(w);
+  }
+  if constexpr (kFull) use(x[0]), use(x[1]);
+}
+
+/// In all steps.
 template <class Kind, int Steps, int Rows, int Vectors, class I>
 DSAKIT_INLINE void add_dots(const typename Kind::Row* row, int j, const I* x, typename Kind::Sum (&sum)[Rows][Vectors]) {
 #pragma GCC unroll 2
-  for (int step = 0; step < Steps; ++step)
-#pragma GCC unroll 8
-    for (int r = 0; r < Rows; ++r) {
-      const I w = row[r].word(j, step);
+  for (int step = 0; step < Steps; ++step) {
+    I y[Vectors];
 #pragma GCC unroll 4
-      for (int v = 0; v < Vectors; ++v) {
-        sum[r][v] = Kind::dot(sum[r][v], Kind::value(x[v], step), w, step);
-        pin(sum[r][v]);  // else gcc 12 moves it from register to register, and spills
-      }
-    }
+    for (int v = 0; v < Vectors; ++v) y[v] = Kind::value(x[v], step);
+    add_values<Kind>(row, j, step, y, sum);
+  }
 }
 
 /// A four of registers, or one of its halves, from column `part` of the tile on. Of the rows ahead `Share` fourths are asked

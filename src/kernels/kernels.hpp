@@ -318,8 +318,8 @@ struct Kernels {
 
   // ---- few rows with a matrix as it lies ------------------------------------------------------------------------------
 
-  /// c[i][j] = sum_p a[i][p] * strip[p][j], with `add` on top of what c holds; i < m <= kStripRows, p < k (of a
-  /// row-major matrix kSumBlock at most), j < columns, m * columns <= kStripSums (c up to the next multiple of 64: any).
+  /// c[i][j] = sum_p a[i][p] * strip[p][j], with `add` on top of what c holds; i < m <= kStripRows, p < k,
+  /// j < columns, m * columns <= kStripSums (c up to the next multiple of 64: any).
   /// Meanwhile rows from `ahead` on are asked for, where the next strip of a row-major matrix begins.
   ///   codes  a biased by +128; exact
   ///   bf16   the bits of product on panels of this matrix

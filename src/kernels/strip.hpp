@@ -45,8 +45,9 @@ template <class V, class Kind>
 struct StripBlock {
   using T = std::conditional_t<Kind::kSize == 1, std::int8_t, bf16>;
   const typename Kind::Row* row;
-  Strip<T> strip;  // from the block's first row on
-  int first, count;  // rows
+  Strip<T> strip;    // from the block's first row on
+  int first, count;  // words of the left; rows
+  bool on;           // with sums that wait
   StripTiles tiles;
   std::int32_t* sums;
   const T* ahead;  // where the next block begins
@@ -146,15 +147,8 @@ DSAKIT_INLINE void add_kept(const typename Kind::Row* row, int j, const typename
     typename V::I x[Vectors];
 #pragma GCC unroll 4
     for (int v = 0; v < Vectors; ++v) x[v] = Kind::kept(kept, v, step);
-#pragma GCC unroll 8
-    for (int r = 0; r < Rows; ++r) {
-      const typename V::I w = row[r].word(j, step);
-#pragma GCC unroll 4
-      for (int v = 0; v < Vectors; ++v) {
-        sum[r][v] = Kind::dot(sum[r][v], x[v], w, step);
-        pin(sum[r][v]);  // else gcc 12 moves it from register to register, and spills
-      }
-    }
+    add_values<Kind>(row, j, step, x, sum);
+    forget();
   }
 }
 
@@ -184,11 +178,16 @@ constexpr bool keeps_first(int rows) {
   return V::kRegisters == 16 && (rows > 1 || Kind::kSize == 1);
 }
 
+/// Rows of the left that meet two registers at once, at most: twelve sums of 16 registers.
+template <class V>
+constexpr int kRowsOfPass = V::kRegisters == 32 ? 8 : 6;
+
 /// What a pass over a part meets, asks for and makes.
 template <class V, class Kind>
 struct StripPass {
   const typename Kind::Row* row;
   int first, count;
+  bool on;                    // with sums that wait
   const typename V::I* kept;  // the first of its registers
   std::int32_t* sums;
   const std::byte *ahead, *rows;  // of this part, or the next one if that is made
@@ -232,7 +231,7 @@ template <class V, class Kind, From F, bool Whole, int Rows, int Now, int Groups
 #pragma GCC unroll 8
     for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) sum[f][i][v] = first == 0 ? row[i].start : Sum(V::load(sums + at_sum(f, i, v)));
+      for (int v = 0; v < kVectors; ++v) sum[f][i][v] = t.on ? Sum(V::load(sums + at_sum(f, i, v))) : Sum{};
   int j = 0;
   for (; j + Groups * kKeys <= count; j += Groups * kKeys) {
     if constexpr (F == From::kept_making_next) {
@@ -261,7 +260,7 @@ template <class V, class Kind, From F, bool Whole, int Rows, int Now, int Groups
 /// next block, and makes its share of the next part.
 template <class V, class Kind, int Rows, From F, bool Whole>
 DSAKIT_INLINE void strip_passes(StripPass<V, Kind>& t) {
-  constexpr int kMost = V::kRegisters == 32 ? 8 : Kind::kSize == 1 && Kind::kSteps == 2 ? 6 : 4;
+  constexpr int kMost = kRowsOfPass<V>;
   constexpr int kHalves = (Rows + kMost - 1) / kMost, kUpper = (Rows + kHalves - 1) / kHalves, kLower = Rows - kUpper;
   constexpr int kRoom = V::kRegisters / 2 / kUpper;
   constexpr int kNow = least(kStripKept<V>, kRoom >= 8 ? 8 : kRoom >= 4 ? 4 : 2), kPasses = kStripKept<V> / kNow;
@@ -310,8 +309,8 @@ template <class V, class Kind, int Rows>
     for (int column = t.tiles.begin(tile), end = t.tiles.end(tile), part = 0; column < end; column += kPart, part += kPart) {
       const int some = (end - column) * Kind::kSize;
       const bool whole = end - column >= kPart;
-      StripPass<V, Kind> pass{t.row, t.first, t.count, parts.now, sums + part, ahead + from, rows + column * Kind::kSize,
-                              pitch, parts.now, some};
+      StripPass<V, Kind> pass{t.row, t.first, t.count, t.on, parts.now, sums + part, ahead + from,
+                              rows + column * Kind::kSize, pitch, parts.now, some};
       if constexpr (keeps_first<V, Kind>(Rows)) {
         if (!parts.made && whole) keep_part<V, Kind>(StripGroup<V, true>{pass.rows, pitch, some}, t.count, parts.now);
         if (!parts.made && !whole) keep_part<V, Kind>(StripGroup<V, false>{pass.rows, pitch, some}, t.count, parts.now);
@@ -335,13 +334,12 @@ template <class V, class Kind, int Rows>
     }
 }
 
-/// What a row becomes: `words` has room for kSumBlock of its elements.
-template <class Kind>
+/// What a row becomes: `words` has room for kSumBlock of its elements, which lie closer there than rows often do.
+template <class V, class Kind>
 DSAKIT_INLINE void take_row(const typename Kind::Weight* a, int k, typename Kind::Weight* words,
                             typename Kind::Row& row) {
   if constexpr (Kind::kKeys == 2) {  // behind an odd last one follows 0
-    __builtin_memcpy(words, a, std::size_t(k) * sizeof *a);
-    if (k % 2 != 0) words[k] = {};
+    for (int i = 0; i < k; i += V::kBytes / 2) V::store(words + i, V::load_bytes(a + i, 2 * (k - i)));
     row.take(words, k);
   } else {
     row.take(a, k);
@@ -416,10 +414,18 @@ template <class V, class Kind, int Rows, int First, int Last, class C>
         return V::load(t.half[kHalf] + 32 * least(k, Keys - 1));  // what is missing is the last one again, times 0
       };
       I x[2];
-      Kind::template half<kHalf>(load, Keys, x);
+      if constexpr (Kind::kSteps == 2 && kHalves == 1) {
+        unrolled<Steps>([&]<int Step>() __attribute__((always_inline)) {
+          Kind::template half_of_step<kHalf, Step>(load, Keys, x);
+          add_values<Kind>(row, j, Step, x, sum[H]);
+          forget();
+        });
+      } else {
+        Kind::template half<kHalf>(load, Keys, x);
+        add_dots<Kind, Steps>(row, j, x, sum[H]);
+      }
       t.half[kHalf] += 32 * Kind::kKeys;
       if constexpr (kAsks) prefetch_l2(t.ahead[kHalf]), t.ahead[kHalf] += Kind::kKeys * asked;
-      add_dots<Kind, Steps>(row, j, x, sum[H]);
     });
   });
 #pragma GCC unroll 2
@@ -445,9 +451,11 @@ template <class V, class Kind, int Rows, int First, int Last, class C>
 template <class V, class Kind, class C>
 DSAKIT_INLINE void run_passes(const typename Kind::Row* row, int m, const RunHalves& t, int k, C* c,
                               std::ptrdiff_t c_stride, bool add) {
-  constexpr int kMost = V::kRegisters == 32 ? 8 : 4, kShared = kInTwoRuns<V, Kind> ? 1 : 2;
-  if (m <= kMost / 2)
-    return with_constant<kMost / 2>(
+  // Six rows of widened codes leave no register for a product.
+  constexpr int kMost = V::kRegisters == 16 && Kind::kSize == 1 && Kind::kSteps == 2 ? 5 : kRowsOfPass<V>;
+  constexpr int kFew = V::kRegisters / 8, kShared = kInTwoRuns<V, Kind> ? 1 : 2;
+  if (m <= kFew)
+    return with_constant<kFew>(
         m, [&]<int Rows>() { run_tile<V, Kind, Rows, 0, 1>(row, t, 32, k, c, c_stride, add); });
   const int passes = (m + kMost - 1) / kMost, asked = 32 / (kShared * passes);
   for (int pass = 0, i = 0, n; pass < passes; ++pass, i += n) {
@@ -480,7 +488,7 @@ DSAKIT_INLINE void product_of_runs(const typename Kind::Weight* a, std::ptrdiff_
       for (int i = 0; i < m; ++i) {
         const typename Kind::Weight* const from = a + i * a_stride + p;
         if (n % Kind::kKeys == 0) row[b][i].take(from, n);
-        else take_row<Kind>(from, n, words[i], row[b][i]);
+        else take_row<V, Kind>(from, n, words[i], row[b][i]);
       }
     });
     const auto at = [&](int column, int p) {
@@ -515,51 +523,86 @@ constexpr int strip_rows_most(bool keeps) {
 }
 
 /// Rows of a block of a strip, so many that a tile asks for one row of the next block or for an even part of one. Sums of
-/// many rows of the left are read and written less often if blocks are twice as long.
+/// many rows of the left are read and written less often if blocks are longer.
 template <class V, class Kind, class T>
-DSAKIT_INLINE int strip_rows(int m, const Strip<T>& strip, int panels) {
-  constexpr int kFew = V::kRegisters == 32 ? 4 : 2;
-  if (is_close(strip)) return strip_rows_most<Kind>(keeps_first<V, Kind>(m));
-  if (Kind::kKeys == 4 && m > kFew && panels % 64 == 0) return 64;
-  return panels % 32 == 0 ? 32 : 16;
+DSAKIT_INLINE int strip_rows(int m, const Strip<T>& strip, int columns) {
+  constexpr int kFew = V::kRegisters == 32 ? 4 : Kind::kSize == 1 ? 2 : 1;
+  const int most = strip_rows_most<Kind>(keeps_first<V, Kind>(m));
+  if (is_close(strip)) return most;
+  const bool one_piece = m > kFew && strip.pitch == columns;  // whose rows may be asked for across their ends
+  int rows = least(m > kFew ? 64 : 32, most);
+  while (rows > 16 && !one_piece && columns % (rows * kPanel) != 0) rows /= 2;
+  return rows;
 }
 
-/// A frame of its own: it has room for `Sums` sums, and is touched page by page.
+/// Sums of a strip leave for c, each row of them with what it begins with.
+template <class V, class Kind, class C>
+DSAKIT_INLINE void give_sums(const std::int32_t* from, const StripTiles& tiles, const typename Kind::Sum* start, int m, C* c,
+                             std::ptrdiff_t c_stride, bool add) {
+  typedef C Four __attribute__((vector_size(16)));
+  for (int tile = 0; tile < tiles.count(); ++tile) {
+    const int begin = tiles.begin(tile), columns = tiles.end(tile) - begin;
+    for (int i = 0; i < m; ++i) {
+      const auto give = [&](C* to, bool add) __attribute__((always_inline)) {
+        for (int part = 0; part < kPanel; part += V::kBytes)
+#pragma GCC unroll 4
+          for (int v = 0; v < 4; ++v, from += V::kLanes) {
+            auto x = typename Kind::Sum(V::load(from));
+            if constexpr (std::same_as<C, std::int32_t>) x += start[i];  // numbers begin with 0
+#pragma GCC unroll 4
+            for (int b = 0; b < V::kBytes / 16; ++b) {
+              C* const four = to + part + Kind::kept_column(v, b);
+              Four y = Four(V::block(typename V::I(x), b)), before;
+              if (add) {
+                __builtin_memcpy(&before, four, 16);
+                y = before + y;
+              }
+              __builtin_memcpy(four, &y, 16);
+            }
+          }
+      };
+      C* const to = c + i * c_stride + begin;
+      if (columns == kPanel) {
+        give(to, add);
+      } else {
+        C line[kPanel];
+        give(line, false);
+        for (int j = 0; j < columns; ++j) to[j] = add ? to[j] + line[j] : line[j];
+      }
+    }
+  }
+}
+
+/// A frame of its own: it has room for `Sums` sums, and is touched page by page. Those of codes wait till the end of k.
 template <class V, class Kind, int Sums, class T, class C>
 [[gnu::noinline]] void product_of_rows(const typename Kind::Weight* a, std::ptrdiff_t a_stride, int m,
                                        const Strip<T>& strip, int k, int columns, C* c, std::ptrdiff_t c_stride,
                                        bool add, const T* ahead) {
-  const int rows = strip_rows<V, Kind>(m, strip, columns / kPanel);
+  constexpr bool kExact = std::same_as<C, std::int32_t>;
+  const int rows = strip_rows<V, Kind>(m, strip, columns);
   const StripTiles tiles{columns, strip_over(strip, columns)};
   typename Kind::Weight words[kStripRows][Kind::kKeys == 2 ? kSumBlock : 1];
   typename Kind::Row row[kStripRows];
-  for (int i = 0; i < m; ++i) take_row<Kind>(a + i * a_stride, k, words[i], row[i]);
+  typename Kind::Sum start[kStripRows] = {};
   constexpr int kKept = strip_rows_most<Kind>(V::kRegisters == 16) / Kind::kKeys * kStripKept<V>;
   typename V::I kept[2 * kKept];
   StripParts<V> parts{kept, kept + kKept};
   alignas(64) std::int32_t sums[Sums + kStripRows * kPanel];
   for (int first = 0, n; first < k; first += n) {
-    n = least(k - first, rows);
-    StripBlock<V, Kind> block{row, strip, first, n, tiles, sums, ahead, k - first - n >= n};
+    const int word = first % kSumBlock, words_left = least(k - first, kSumBlock - word);
+    if (word == 0)
+      for (int i = 0; i < m; ++i) {
+        take_row<V, Kind>(a + i * a_stride + first, words_left, words[i], row[i]);
+        start[i] += row[i].start;
+      }
+    n = least(words_left, rows);
+    StripBlock<V, Kind> block{row, strip, word, n, kExact ? first > 0 : word > 0, tiles, sums, ahead, k - first - n >= n};
     block.strip.rows += first * strip.pitch;
     if (first + n < k) block.ahead = block.strip.rows + n * strip.pitch;
     with_constant<kStripRows>(m, [&]<int Rows>() { strip_block<V, Kind, Rows>(block, parts); });
-  }
-  const std::int32_t* from = sums;
-  for (int tile = 0; tile < tiles.count(); ++tile) {
-    alignas(64) std::int32_t line[kStripRows * kPanel];  // read when all of it has left the store buffers
-    for (int i = 0; i < m; ++i)
-      for (int part = 0; part < kPanel; part += V::kBytes)
-        for (int v = 0; v < 4; ++v, from += V::kLanes)
-          for (int b = 0; b < V::kBytes / 16; ++b)
-            V::store_block(line + i * kPanel + part + Kind::kept_column(v, b), V::load(from), b);
-    const int begin = tiles.begin(tile);
-    for (int i = 0; i < m; ++i) {
-      C* const to = c + i * c_stride + begin;
-      for (int j = 0; j < tiles.end(tile) - begin; ++j) {
-        const C x = __builtin_bit_cast(C, line[i * kPanel + j]);
-        to[j] = add ? to[j] + x : x;
-      }
+    if (first + n == k || (!kExact && n == words_left)) {
+      give_sums<V, Kind>(sums, tiles, start, m, c, c_stride, add);
+      add = true;
     }
   }
 }

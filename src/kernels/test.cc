@@ -1457,10 +1457,8 @@ void check_strip_product(const Kernels& k, const std::vector<A>& a, Pack pack_an
           for (int p = 0; p < depth; ++p)
             for (int j = 0; j < columns; ++j) nz[(j / kRun * deep + p) * kRun + j % kRun] = w[p * columns + j];
           const Guarded<C> c(std::size_t(rows) * wide, edge);
-          if (depth <= kSumBlock) {
-            k.strip_product(left, depth, rows, Strip<B>{lying, columns}, depth, columns, c, wide, false, lying);
-            wanted(c, expected, "row-major");
-          }
+          k.strip_product(left, depth, rows, Strip<B>{lying, columns}, depth, columns, c, wide, false, lying);
+          wanted(c, expected, "row-major");
           std::fill_n(static_cast<C*>(c), rows * wide, C{});
           k.strip_product(left, depth, rows, Strip<B>{nz, kRun, deep * kRun}, depth, columns, c, wide, true, nz);
           wanted(c, added, "FRACTAL_NZ");
@@ -1473,8 +1471,9 @@ void check_strip_product(const Kernels& k, const std::vector<A>& a, Pack pack_an
 template <class A, class B, class C, class Pack>
 void check_wide_strip_product(const Kernels& k, const std::vector<A>& a, Pack pack_and_multiply) {
   constexpr int kPage = 4096 / int(sizeof(B)), kLine = 64 / int(sizeof(B));
-  const int depth = 230, pitch = 2 * kPage;
+  const int pitch = 2 * kPage;
   for (const int columns : {kPage, kPage / 2 + 3}) {
+    const int depth = columns == kPage ? 230 : kSumBlock + 70;
     std::vector<B> w;
     if constexpr (sizeof(B) == 1) w = random_codes(std::size_t(depth) * columns);
     else w = random_halves<bf16>(depth * columns);

@@ -25,10 +25,10 @@ struct Matrices {
   }
   /// Matrix b as the source of panels, unless it is transposed.
   MatrixSource source(std::int64_t b) const { return {matrix(b), pitch, format == Format::NZ, k, n}; }
-  /// From an element on, in a column that is a multiple of 64; not of a transposed or packed one.
+  /// From a column on, a multiple of 64; not of a transposed or packed one.
   template <class T>
-  Strip<T> strip(std::int64_t b, std::int64_t row, std::int64_t column) const {
-    const T* from = reinterpret_cast<const T*>(matrix(b)) + at(row, column);
+  Strip<T> strip(std::int64_t b, std::int64_t column) const {
+    const T* from = reinterpret_cast<const T*>(matrix(b)) + at(0, column);
     if (format != Format::NZ) return {from, pitch};
     return {from, Strip<T>::kRun, at(0, Strip<T>::kRun)};
   }

@@ -126,15 +126,11 @@ void product_in_place(const Kernels& kernels, const A* a, std::int64_t a_stride,
                       std::int64_t b, std::int64_t column, std::int64_t columns, C* c) {
   const auto* matrix = reinterpret_cast<const B*>(w.matrix(b));
   const std::int64_t pitch = panels_of(columns) * kPanel;
-  if (w.k == 0) std::fill_n(c, rows * pitch, C{});
+  if (w.k == 0) return void(std::fill_n(c, rows * pitch, C{}));
   if (w.transposed) return product_of_columns<B>(kernels, a, a_stride, int(rows), w, b, column, columns, c);
-  const std::int64_t most = w.format == Format::NZ ? w.k : kSumBlock;
-  for (std::int64_t first = 0; first < w.k; first += most) {
-    const std::int64_t depth = std::min(most, w.k - first), next = first + depth;
-    const std::int64_t after = column + columns < w.n ? w.at(0, column + columns) : 0;
-    kernels.strip_product(a + first, a_stride, int(rows), w.strip<B>(b, first, column), int(depth), int(columns), c,
-                          pitch, first > 0, matrix + (next < w.k ? w.at(next, column) : after));
-  }
+  const B* const ahead = column + columns < w.n ? matrix + w.at(0, column + columns)
+                                                : reinterpret_cast<const B*>(w.matrix((b + 1) % w.stack.elements()));
+  kernels.strip_product(a, a_stride, int(rows), w.strip<B>(b, column), int(w.k), int(columns), c, pitch, false, ahead);
 }
 
 /// each(row, column, n, where its sums begin) for the sums of a strip, up to 64 of a row at a time.

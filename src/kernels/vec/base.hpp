@@ -63,6 +63,8 @@ DSAKIT_INLINE void pin(X& x) {
   asm("" : "+w"(x));
 #endif
 }
+/// What has been loaded, unless it is in use: gcc 12 loads it once for all that follows, or too early, and spills.
+DSAKIT_INLINE void forget() { asm("" ::: "memory"); }
 
 /// x is wanted: what makes it is not left out.
 template <class X>
