@@ -408,7 +408,7 @@ struct ValuesOfCodes {
       for (int k = 0; k < 2; ++k) x[k] = V::unpack_low8(y[k], y[k + 2]), x[k + 2] = V::unpack_high8(y[k], y[k + 2]);
     } else {
       half<0>(row, left, x);
-      forget();
+      if constexpr (V::kRegisters == 16) forget();
       half<1>(row, left, x + 2);
     }
   }

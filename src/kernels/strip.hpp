@@ -148,7 +148,7 @@ DSAKIT_INLINE void add_kept(const typename Kind::Row* row, int j, const typename
 #pragma GCC unroll 4
     for (int v = 0; v < Vectors; ++v) x[v] = Kind::kept(kept, v, step);
     add_values<Kind>(row, j, step, x, sum);
-    forget();
+    if constexpr (V::kRegisters == 16) forget();
   }
 }
 
