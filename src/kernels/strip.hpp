@@ -346,6 +346,18 @@ DSAKIT_INLINE void take_row(const typename Kind::Weight* a, int k, typename Kind
   }
 }
 
+/// Block b of a register of sums leaves for c.
+template <class V, class C>
+DSAKIT_INLINE void give_block(C* c, typename V::I sums, int b, bool add) {
+  typedef C Four __attribute__((vector_size(16)));
+  Four x = Four(V::block(sums, b)), before;
+  if (add) {
+    __builtin_memcpy(&before, c, 16);
+    x = before + x;
+  }
+  __builtin_memcpy(c, &x, 16);
+}
+
 /// A four of registers has its columns from two runs of FRACTAL_NZ.
 template <class V, class Kind>
 constexpr bool kInTwoRuns = Kind::kSize * V::kBytes > 32;
@@ -399,7 +411,6 @@ template <class V, class Kind, int Rows, int First, int Last, class C>
                                 std::ptrdiff_t c_stride, bool add) {
   using I = typename V::I;
   using Sum = typename Kind::Sum;
-  typedef C Four __attribute__((vector_size(16)));
   constexpr int kHalves = Last - First + 1;
   constexpr bool kAsks = kHalves == 1 || kInTwoRuns<V, Kind>;
   Sum sum[kHalves][Rows][2];
@@ -435,15 +446,8 @@ template <class V, class Kind, int Rows, int First, int Last, class C>
 #pragma GCC unroll 4
       for (int v = 0; v < 2; ++v)
 #pragma GCC unroll 2
-        for (int b = 0; b < V::kBytes / 16; ++b) {
-          C* const to = c + i * c_stride + Kind::column(2 * (First + h) + v, b);
-          Four x = Four(V::block(I(sum[h][i][v]), b)), before;
-          if (add) {
-            __builtin_memcpy(&before, to, 16);
-            x = before + x;
-          }
-          __builtin_memcpy(to, &x, 16);
-        }
+        for (int b = 0; b < V::kBytes / 16; ++b)
+          give_block<V>(c + i * c_stride + Kind::column(2 * (First + h) + v, b), I(sum[h][i][v]), b, add);
 }
 
 /// Few rows of the left meet all of a four at once; the hardware brings it, if it is one run. More of them meet half of
@@ -539,7 +543,6 @@ DSAKIT_INLINE int strip_rows(int m, const Strip<T>& strip, int columns) {
 template <class V, class Kind, class C>
 DSAKIT_INLINE void give_sums(const std::int32_t* from, const StripTiles& tiles, const typename Kind::Sum* start, int m, C* c,
                              std::ptrdiff_t c_stride, bool add) {
-  typedef C Four __attribute__((vector_size(16)));
   for (int tile = 0; tile < tiles.count(); ++tile) {
     const int begin = tiles.begin(tile), columns = tiles.end(tile) - begin;
     for (int i = 0; i < m; ++i) {
@@ -550,15 +553,8 @@ DSAKIT_INLINE void give_sums(const std::int32_t* from, const StripTiles& tiles, 
             auto x = typename Kind::Sum(V::load(from));
             if constexpr (std::same_as<C, std::int32_t>) x += start[i];  // numbers begin with 0
 #pragma GCC unroll 4
-            for (int b = 0; b < V::kBytes / 16; ++b) {
-              C* const four = to + part + Kind::kept_column(v, b);
-              Four y = Four(V::block(typename V::I(x), b)), before;
-              if (add) {
-                __builtin_memcpy(&before, four, 16);
-                y = before + y;
-              }
-              __builtin_memcpy(four, &y, 16);
-            }
+            for (int b = 0; b < V::kBytes / 16; ++b)
+              give_block<V>(to + part + Kind::kept_column(v, b), typename V::I(x), b, add);
           }
       };
       C* const to = c + i * c_stride + begin;
