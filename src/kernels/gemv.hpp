@@ -399,17 +399,23 @@ struct ValuesOfCodes {
 
   /// A four of registers that wait in memory: as pairs of bytes, where they are widened as they are loaded.
   template <class Row>
-  DSAKIT_INLINE static void keep(Row row, int left, I (&x)[4]) {
+  DSAKIT_INLINE static void keep(Row row, int, I (&x)[4]) {
     if constexpr (kWidens) {
-      I y[4];
-#pragma GCC unroll 4
-      for (int k = 0; k < 4; ++k) y[k] = row(k, 0);
 #pragma GCC unroll 2
-      for (int k = 0; k < 2; ++k) x[k] = V::unpack_low8(y[k], y[k + 2]), x[k + 2] = V::unpack_high8(y[k], y[k + 2]);
+      for (int k = 0; k < 2; ++k) {
+        const I a = row(k, 0), b = row(k + 2, 0);
+        x[k] = V::unpack_low8(a, b), x[k + 2] = V::unpack_high8(a, b);
+      }
     } else {
-      half<0>(row, left, x);
-      if constexpr (V::kRegisters == 16) forget();
-      half<1>(row, left, x + 2);
+      I low[2], high[2];
+#pragma GCC unroll 2
+      for (int k = 0; k < 2; ++k) {
+        I a = Dot::key(row(2 * k, 0)), b = Dot::key(row(2 * k + 1, 0));
+        if constexpr (V::kRegisters == 16) pin(a), pin(b);  // else gcc 12 loads them again for the other half
+        low[k] = V::unpack_low8(a, b), high[k] = V::unpack_high8(a, b);
+      }
+      x[0] = V::unpack_low16(low[0], low[1]), x[1] = V::unpack_high16(low[0], low[1]);
+      x[2] = V::unpack_low16(high[0], high[1]), x[3] = V::unpack_high16(high[0], high[1]);
     }
   }
   /// An operand of them.
