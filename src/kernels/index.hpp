@@ -289,11 +289,6 @@ DSAKIT_INLINE void add_scores(const IndexQueryI8& query, const std::int8_t* key,
 
 constexpr int kFewHeads = 8;
 
-/// Up to so many of the few heads meet keys with dims as lanes, and the sums of each head are folded; more meet keys as lanes,
-/// which are transposed once for all heads. A dot of two steps has that much more to do beside a fold.
-template <class V, class Dot>
-constexpr int kAlongDims = V::kLanes != 8 ? 0 : Dot::kSteps == 2 ? kFewHeads : 4;
-
 /// How many heads a query has that would leave half of a register's lanes empty; 0: more, or more dims than there is room for.
 template <class V>
 DSAKIT_INLINE int few_heads(const IndexQueryI8& query) {
@@ -367,18 +362,13 @@ DSAKIT_INLINE X fold_fours(const X* x) {
   return X(V::unpack_low64(a, b)) + X(V::unpack_high64(a, b));
 }
 
-/// Heads as they meet keys along the dims, signed: code[d][h] has a register of them, of 16 bits where a dot takes two steps.
+/// Heads as they meet keys along the dims where a dot takes two steps: code[d][h] has a register of codes of 16 bits.
 template <class V, class Dot>
 struct HeadsAlongDims {
   using I = typename V::I;
-  static constexpr int kCodes = V::kBytes / Dot::kSteps, kTile = 4;
+  static constexpr int kCodes = V::kBytes / 2, kTile = 4;
   I code[kSumBlock / kCodes][kFewHeads];
-  std::int32_t start[kFewHeads];  // of each lane
   float weight[kFewHeads / kTile][2 * kTile];
-
-  DSAKIT_INLINE static I load(const void* p, int n) {
-    return Dot::kSteps == 2 ? V::load_short_codes(p, n) : V::load_bytes(p, n);
-  }
 
   DSAKIT_INLINE HeadsAlongDims(const IndexQueryI8& query, int heads) {
     for (int h = 0; h < heads; ++h) {
@@ -386,11 +376,7 @@ struct HeadsAlongDims {
       for (int g = 0; g < (query.dims + 3) / 4; ++g)
         words[g] = load32(query.values + IndexQueryLayout<std::uint8_t>::at(query.dims, h, 4 * g)) ^ int(0x80808080);
       const auto* const codes = reinterpret_cast<const std::int8_t*>(words);
-      I sum{};
-      for (int d = 0; d < query.dims; d += kCodes) code[d / kCodes][h] = load(codes + d, query.dims - d);
-      for (int d = 0; d < query.dims; d += V::kBytes)
-        sum = V::add_codes(sum, V::load_bytes(codes + d, query.dims - d));
-      start[h] = -128 / V::kLanes * V::sum_of_lanes(sum);
+      for (int d = 0; d < query.dims; d += kCodes) code[d / kCodes][h] = V::load_short_codes(codes + d, query.dims - d);
     }
     for (int h = 0; h < kFewHeads; ++h)
       weight[h / kTile][h % kTile] = weight[h / kTile][h % kTile + kTile] = query.weight[h];
@@ -406,14 +392,11 @@ template <class V, class Dot, int Heads>
   using I = typename V::I;
   using All = HeadsAlongDims<V, Dot>;
   const F weight = V::load_float(heads.weight[first / All::kTile]);
-  const std::int32_t* const start = heads.start + first;
   for (int j = 0; j < count / 2; ++j, ++to, key += j % 4 == 0 ? 5 : 1) {
     I sum[2][All::kTile] = {};
-#pragma GCC unroll 4
-    for (int h = 0; h < Heads; ++h) sum[0][h] = sum[1][h] = Dot::row_start(start + h);
     const I* code = heads.code[0] + first;
     const auto step = [&](int d, int n) __attribute__((always_inline)) {
-      const I x = Dot::key(All::load(key[0] + d, n)), y = Dot::key(All::load(key[4] + d, n));
+      const I x = V::load_short_codes(key[0] + d, n), y = V::load_short_codes(key[4] + d, n);
 #pragma GCC unroll 4
       for (int h = 0; h < Heads; ++h) {
         I q = code[h];
@@ -452,17 +435,183 @@ void index_scores_along_dims(const IndexQueryI8& query, int count_of_heads, cons
   }
 }
 
+/// Heads as they meet keys along the dims, with registers of 32 bytes: each half has sixteen codes, signed, of a head of its
+/// own, 2r and 2r + 1 in register r, and sixteen codes of a key meet both.
+template <class V, class Dot>
+struct FewHeads {
+  using I = typename V::I;
+  static constexpr int kCodes = 16, kRegisters = kFewHeads / 2;
+  I code[kSumBlock / kCodes][kRegisters];
+  I start[kRegisters];
+  I bias = Dot::key(I{});  // of keys
+
+  DSAKIT_INLINE explicit FewHeads(const IndexQueryI8& query) {
+    constexpr int kGroup = 4 * kHeadBlock;
+    const int groups = (query.dims + 3) / 4;
+    const I last = V::set(query.dims % 4 == 0 ? -1 : (1 << 8 * (query.dims % 4)) - 1);
+    I sum{};
+    for (int g = 0; g < groups; g += 4) {
+      I x[4] = {};  // four codes of each head
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i)
+        if (g + i < groups) {
+          x[i] = V::biased(V::load(query.values + (g + i) * kGroup));
+          if (g + i + 1 == groups) x[i] &= last;
+          sum = V::add_codes(sum, x[i]);
+        }
+      const I a = V::unpack_low32(x[0], x[1]), b = V::unpack_low32(x[2], x[3]);
+      const I c = V::unpack_high32(x[0], x[1]), d = V::unpack_high32(x[2], x[3]);
+      const I four[4] = {V::unpack_low64(a, b), V::unpack_high64(a, b), V::unpack_low64(c, d), V::unpack_high64(c, d)};
+      I* const to = code[g / 4];
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i)
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; ++half) V::store_block(half_of(to, 4 * half + i), four[i], half);
+    }
+#pragma GCC unroll 8
+    for (int h = 0; h < kFewHeads; ++h) {
+      const std::int32_t bias = -128 / 4 * sum[h], biases[4] = {bias, bias, bias, bias};
+      __builtin_memcpy(half_of(start, h), biases, sizeof biases);
+    }
+  }
+  DSAKIT_INLINE static std::byte* half_of(I* registers, int head) {
+    return reinterpret_cast<std::byte*>(registers) + kCodes * head;
+  }
+};
+
+/// Sixteen codes of some keys meet some registers of heads: the fewer of them are held.
+template <class V, class Dot, int Keys, int Registers>
+DSAKIT_INLINE void meet_heads(const FewHeads<V, Dot>& heads, int d, const std::int8_t* key, std::ptrdiff_t key_stride,
+                              typename V::I (&sum)[Keys][Registers]) {
+  using I = typename V::I;
+  const auto codes = [&](int k) __attribute__((always_inline)) { return V::broadcast_half(key + k * key_stride) ^ heads.bias; };
+  const I* const code = heads.code[d / FewHeads<V, Dot>::kCodes];
+  if constexpr (V::kRegisters == 16 && Registers > 2) forget();  // the bias: there is no register for it
+  if constexpr (Registers <= Keys) {
+    I q[Registers];
+#pragma GCC unroll 4
+    for (int r = 0; r < Registers; ++r) q[r] = code[r], pin(q[r]);
+#pragma GCC unroll 8
+    for (int k = 0; k < Keys; ++k) {
+      const I x = codes(k);
+#pragma GCC unroll 4
+      for (int r = 0; r < Registers; ++r) sum[k][r] = Dot::dot(sum[k][r], x, q[r]), pin(sum[k][r]);
+    }
+  } else {
+    I x[Keys];
+#pragma GCC unroll 4
+    for (int k = 0; k < Keys; ++k) x[k] = codes(k), pin(x[k]);
+#pragma GCC unroll 4
+    for (int r = 0; r < Registers; ++r) {
+      I q = code[r];
+      pin(q);
+#pragma GCC unroll 4
+      for (int k = 0; k < Keys; ++k) sum[k][r] = Dot::dot(sum[k][r], x[k], q), pin(sum[k][r]);
+    }
+  }
+}
+
+/// Keys that meet so many registers of heads at once: twelve sums hide what a dot waits for, eight what one register needs.
+constexpr int keys_of_few(int registers) { return registers == 1 ? 8 : 12 / registers; }
+
+/// Sums of keys become dots, four sums a register of them, and those what their heads say of keys: a half has four keys of
+/// the heads of one register, two of two, or one key of all heads.
+template <class V, class Dot, int Registers>
+[[gnu::noinline]] void score_few(const FewHeads<V, Dot>& heads, int dims, const std::int8_t* key, std::ptrdiff_t key_stride,
+                                 const typename V::F (&weight)[3], typename V::F* to) {
+  using I = typename V::I;
+  constexpr int kKeys = keys_of_few(Registers), kCodes = FewHeads<V, Dot>::kCodes;
+  I sum[kKeys][Registers];
+#pragma GCC unroll 8
+  for (int k = 0; k < kKeys; ++k)
+#pragma GCC unroll 4
+    for (int r = 0; r < Registers; ++r) {
+      sum[k][r] = heads.start[r];
+      pin(sum[k][r]);
+    }
+  int d = 0;
+  for (; d + kCodes <= dims; d += kCodes) meet_heads(heads, d, key + d, key_stride, sum);
+  if (d < dims) {
+    std::int8_t rest[kKeys][kCodes] = {};
+    for (int k = 0; k < kKeys; ++k) __builtin_memcpy(rest[k], key + k * key_stride + d, std::size_t(dims - d));
+    meet_heads(heads, d, rest[0], kCodes, sum);
+  }
+#pragma GCC unroll 3
+  for (int i = 0; i < kKeys * Registers / 4; ++i) {
+    I four[4];
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j)
+      four[j] = Registers == 1   ? sum[4 * i + j][0]
+                : Registers == 2 ? sum[2 * i + j % 2][j / 2]
+                : Registers == 3 ? sum[j][i]
+                                 : sum[i][j];
+    to[i] = weight[i] * V::to_float(V::max(fold_fours<V>(four), I{})) + typename V::F{};  // -0 + 0 is 0, as of fma
+  }
+}
+
+/// Eight scores from what score_few made of eight keys: sums of heads in halves, as lanes are folded.
+template <class V, int Registers>
+DSAKIT_INLINE typename V::F sum_of_few(const typename V::F* from) {
+  using F = typename V::F;
+  using I = typename V::I;
+  F x[2];
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i, from += Registers)
+    if constexpr (Registers == 1) x[i] = from[0];
+    else if constexpr (Registers == 2) x[i] = F(V::unpack_low64(I(from[0]), I(from[1]))) + F(V::unpack_high64(I(from[0]), I(from[1])));
+    else if constexpr (Registers == 3) x[i] = (from[0] + from[2]) + from[1];
+    else x[i] = fold_fours<V>(from);
+  return V::add_blocks(x[0], x[1]);
+}
+
+template <class V, class Dot>
+void index_scores_in_halves(const IndexQueryI8& query, int count_of_heads, const std::int8_t* key,
+                            std::ptrdiff_t key_stride, int count, float* scores, const std::int8_t* ahead) {
+  using F = typename V::F;
+  constexpr int kSome = 48;  // keys
+  const FewHeads<V, Dot> heads(query);
+  with_constant<kFewHeads / 2>((count_of_heads + 1) / 2, [&]<int Registers>() {
+    constexpr int kKeys = keys_of_few(Registers), kDots = kKeys * Registers / 4;
+    F weight[3];
+    for (int i = 0; i < 3; ++i) {
+      float w[8];
+      for (int lane = 0; lane < 8; ++lane) {
+        const int of_register = Registers == 2 ? lane % 4 / 2 : Registers == 3 ? i : Registers == 4 ? lane % 4 : 0;
+        w[lane] = query.weight[2 * of_register + lane / 4];
+      }
+      weight[i] = V::load_float(w);
+    }
+    for (int n; count > 0; count -= n, key += n * key_stride, scores += n) {
+      n = least(count, kSome);
+      ask_for(ahead, key_stride, n, query.dims);
+      if (ahead) ahead += n * key_stride;
+      F score[kSome / kKeys * kDots];
+      int k = 0;
+      for (; k + kKeys <= n; k += kKeys)
+        score_few<V, Dot, Registers>(heads, query.dims, key + k * key_stride, key_stride, weight, score + k / kKeys * kDots);
+      if (k < n) {
+        std::int8_t last[kKeys][kSumBlock];  // what is missing is the last one again
+        for (int i = 0; i < kKeys; ++i)
+          __builtin_memcpy(last[i], key + least(k + i, n - 1) * key_stride, std::size_t(query.dims));
+        score_few<V, Dot, Registers>(heads, query.dims, last[0], kSumBlock, weight, score + k / kKeys * kDots);
+      }
+      for (k = 0; k < n; k += 8)
+        V::store_floats(scores + k, sum_of_few<V, Registers>(score + k * Registers / 4), least(n - k, 8));
+    }
+  });
+}
+
 template <class V, class Dot>
 void index_scores_of_codes(const IndexQueryI8& query, const std::int8_t* key, std::ptrdiff_t key_stride, int count,
                            float* scores, const std::int8_t* ahead) noexcept {
   using Scores = CodeScores<V, Dot>;
   constexpr int kParts = V::kParts;
   if (const int heads = few_heads<V>(query); heads > 0 && count >= kGemvKeys) {
-    constexpr int kAlong = kAlongDims<V, Dot>;
-    if constexpr (kAlong > 0)
-      if (heads <= kAlong) return index_scores_along_dims<V, Dot>(query, heads, key, key_stride, count, scores, ahead);
-    if constexpr (kAlong < kFewHeads)
+    if constexpr (V::kLanes != 8)
       return index_scores_of_few<V, Dot>(query, heads, key, key_stride, count, scores, ahead);
+    else if constexpr (Dot::kSteps == 2)
+      return index_scores_along_dims<V, Dot>(query, heads, key, key_stride, count, scores, ahead);
+    else return index_scores_in_halves<V, Dot>(query, heads, key, key_stride, count, scores, ahead);
   }
   for (int n; count > 0; count -= n, key += n * key_stride, scores += n) {
     n = least(count, Scores::kKeys);

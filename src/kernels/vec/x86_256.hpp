@@ -24,6 +24,8 @@ struct Vec256 : VecBase<32> {
     __builtin_memcpy(&x, p, 4);
     return I(_mm256_set1_ps(x));
   }
+  /// Sixteen bytes in both halves.
+  DSAKIT_INLINE static I broadcast_half(const void* p) { return of(_mm256_broadcastsi128_si256(load16(p))); }
   DSAKIT_INLINE static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
   DSAKIT_INLINE static F max(F a, F b) { return _mm256_max_ps(a, b); }
   DSAKIT_INLINE static F min(F a, F b) { return _mm256_min_ps(a, b); }
