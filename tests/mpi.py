@@ -18,7 +18,8 @@ HANG = 120  # seconds
 # What each fault leaves: the exit status of mpirun (None: another than 0), and what ranks say (None: mpirun ends them before).
 MISSING = r"PEER_FAILED: group: all_gather 2 misses ranks? [\d, ]*{last} after 2 s, wanted all ranks"
 DROPPED = r"PEER_FAILED: group: all_gather \d misses rank {last}, .*all_gather 2 was dropped by rank {last}"
-LONGER = r"INTERNAL: group: all_gather 2 of rank {last} to rank \d has more bytes, wanted 1"
+# Whoever looks first says so: a rank that gets more, or the last one, which gets less.
+LONGER = r"all_gather 2 of rank ({last} to rank \d has more bytes, wanted 1|\d to rank {last} has 1 byte, wanted 2)"
 SHORTER = r"INTERNAL: group: broadcast 2 of rank 0 to rank {last} has 1 byte, wanted 5"
 FAULTS = {
     "killed": (137, None),
