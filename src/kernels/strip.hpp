@@ -346,10 +346,17 @@ DSAKIT_INLINE void take_row(const typename Kind::Weight* a, int k, typename Kind
   }
 }
 
+/// Sums of codes, whose bias is added apart, may pass the range of their words on the way: they wrap.
+template <class V>
+DSAKIT_INLINE typename V::I plus(typename V::I a, typename V::I b) { return typename V::I(typename V::U(a) + typename V::U(b)); }
+template <class V>
+DSAKIT_INLINE typename V::F plus(typename V::F a, typename V::F b) { return a + b; }
+
 /// Block b of a register of sums leaves for c.
 template <class V, class C>
 DSAKIT_INLINE void give_block(C* c, typename V::I sums, int b, bool add) {
-  typedef C Four __attribute__((vector_size(16)));
+  using Word = std::conditional_t<std::same_as<C, std::int32_t>, std::uint32_t, C>;
+  typedef Word Four __attribute__((vector_size(16)));
   Four x = Four(V::block(sums, b)), before;
   if (add) {
     __builtin_memcpy(&before, c, 16);
@@ -395,7 +402,7 @@ template <class V, class Kind, int Rows, class T, class C>
 #pragma GCC unroll 2
     for (int v = 0; v < 2; ++v) {
       C* const to = c + i * c_stride + V::kLanes * v;
-      V::store(to, I(add ? Sum(V::load(to)) + sum[i][v] : sum[i][v]));
+      V::store(to, I(add ? plus<V>(Sum(V::load(to)), sum[i][v]) : sum[i][v]));
     }
 }
 
@@ -551,7 +558,7 @@ DSAKIT_INLINE void give_sums(const std::int32_t* from, const StripTiles& tiles, 
 #pragma GCC unroll 4
           for (int v = 0; v < 4; ++v, from += V::kLanes) {
             auto x = typename Kind::Sum(V::load(from));
-            if constexpr (std::same_as<C, std::int32_t>) x += start[i];  // numbers begin with 0
+            if constexpr (std::same_as<C, std::int32_t>) x = plus<V>(x, start[i]);  // numbers begin with 0
 #pragma GCC unroll 4
             for (int b = 0; b < V::kBytes / 16; ++b)
               give_block<V>(to + part + Kind::kept_column(v, b), typename V::I(x), b, add);
@@ -589,7 +596,7 @@ template <class V, class Kind, int Sums, class T, class C>
     if (word == 0)
       for (int i = 0; i < m; ++i) {
         take_row<V, Kind>(a + i * a_stride + first, words_left, words[i], row[i]);
-        start[i] += row[i].start;
+        start[i] = plus<V>(start[i], row[i].start);
       }
     n = least(words_left, rows);
     StripBlock<V, Kind> block{row, strip, word, n, kExact ? first > 0 : word > 0, tiles, sums, ahead, k - first - n >= n};
