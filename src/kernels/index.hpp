@@ -301,6 +301,7 @@ DSAKIT_INLINE int few_heads(const IndexQueryI8& query) {
 template <class V>
 DSAKIT_INLINE void rows_of_heads(const IndexQueryI8& query, int heads, std::int32_t* rows) {
   using I = typename V::I;
+  using Layout = IndexQueryLayout<std::uint8_t>;
   const int groups = (query.dims + 3) / 4, tail = query.dims % 4;
   const I last = V::set(tail == 0 ? -1 : (1 << 8 * tail) - 1);
   constexpr int kParts = (kFewHeads + V::kLanes - 1) / V::kLanes;
@@ -308,7 +309,7 @@ DSAKIT_INLINE void rows_of_heads(const IndexQueryI8& query, int heads, std::int3
   for (int g = 0; g < groups; ++g)
 #pragma GCC unroll 2
     for (int p = 0; p < kParts; ++p) {
-      I x = V::biased(V::load(query.values + (g * kHeadBlock + p * V::kLanes) * 4));
+      I x = V::biased(V::load(query.values + Layout::at(query.dims, p * V::kLanes, 4 * g)));
       if (g + 1 == groups) x &= last;
       sum[p] = V::add_codes(sum[p], x);
       if (p * V::kLanes < heads) V::store(rows + GemvQuery::at(heads, p * V::kLanes, g), x);
@@ -446,7 +447,7 @@ struct FewHeads {
   I bias = Dot::key(I{});  // of keys
 
   DSAKIT_INLINE explicit FewHeads(const IndexQueryI8& query) {
-    constexpr int kGroup = 4 * kHeadBlock;
+    using Layout = IndexQueryLayout<std::uint8_t>;
     const int groups = (query.dims + 3) / 4;
     const I last = V::set(query.dims % 4 == 0 ? -1 : (1 << 8 * (query.dims % 4)) - 1);
     I sum{};
@@ -455,7 +456,7 @@ struct FewHeads {
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i)
         if (g + i < groups) {
-          x[i] = V::biased(V::load(query.values + (g + i) * kGroup));
+          x[i] = V::biased(V::load(query.values + Layout::at(query.dims, 0, 4 * (g + i))));
           if (g + i + 1 == groups) x[i] &= last;
           sum = V::add_codes(sum, x[i]);
         }
@@ -514,6 +515,17 @@ DSAKIT_INLINE void meet_heads(const FewHeads<V, Dot>& heads, int d, const std::i
 /// Keys that meet so many registers of heads at once: twelve sums hide what a dot waits for, eight what one register needs.
 constexpr int keys_of_few(int registers) { return registers == 1 ? 8 : 12 / registers; }
 
+/// Whose dots lane `lane` of the halves of register i has, once sums are folded: which key's, with which register of heads.
+struct FewDots {
+  int key, heads;
+};
+constexpr FewDots dots_of_few(int registers, int i, int lane) {
+  return registers == 1   ? FewDots{4 * i + lane, 0}
+         : registers == 2 ? FewDots{2 * i + lane % 2, lane / 2}
+         : registers == 3 ? FewDots{lane, i}
+                          : FewDots{i, lane};
+}
+
 /// Sums of keys become dots, four sums a register of them, and those what their heads say of keys: a half has four keys of
 /// the heads of one register, two of two, or one key of all heads.
 template <class V, class Dot, int Registers>
@@ -540,11 +552,10 @@ template <class V, class Dot, int Registers>
   for (int i = 0; i < kKeys * Registers / 4; ++i) {
     I four[4];
 #pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j)
-      four[j] = Registers == 1   ? sum[4 * i + j][0]
-                : Registers == 2 ? sum[2 * i + j % 2][j / 2]
-                : Registers == 3 ? sum[j][i]
-                                 : sum[i][j];
+    for (int j = 0; j < 4; ++j) {
+      const FewDots of = dots_of_few(Registers, i, j);
+      four[j] = sum[of.key][of.heads];
+    }
     to[i] = weight[i] * V::to_float(V::max(fold_fours<V>(four), I{})) + typename V::F{};  // -0 + 0 is 0, as of fma
   }
 }
@@ -575,10 +586,7 @@ void index_scores_in_halves(const IndexQueryI8& query, int count_of_heads, const
     F weight[3];
     for (int i = 0; i < 3; ++i) {
       float w[8];
-      for (int lane = 0; lane < 8; ++lane) {
-        const int of_register = Registers == 2 ? lane % 4 / 2 : Registers == 3 ? i : Registers == 4 ? lane % 4 : 0;
-        w[lane] = query.weight[2 * of_register + lane / 4];
-      }
+      for (int lane = 0; lane < 8; ++lane) w[lane] = query.weight[2 * dots_of_few(Registers, i, lane % 4).heads + lane / 4];
       weight[i] = V::load_float(w);
     }
     for (int n; count > 0; count -= n, key += n * key_stride, scores += n) {
