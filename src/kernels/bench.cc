@@ -195,6 +195,7 @@ class Bench {
     time("add_rms_norm", &Kernels::add_rms_norm, size, n,
          [&](auto f) { f(a, a + n, x, nullptr, n, 1e-6f, low_.data(), high_.data()); });
     time("weighted_sum", &Kernels::weighted_sum, size, n, [&](auto f) { f(two, x, 2, n, high_.data()); });
+    time("divide", &Kernels::divide, size, n, [&](auto f) { f(x, 3.0f, n, high_.data()); });
   }
 
   void attention(int n) {

@@ -136,6 +136,8 @@ template <class T>
 using AddRmsNorm = float (*)(const T* a, const T* b, const float* gamma, const float* beta, std::int64_t n,
                              float epsilon, T* x, T* y) noexcept;
 template <class T>
+using Divide = void (*)(const float* x, float divisor, std::int64_t n, T* y) noexcept;
+template <class T>
 using WeightedSum = void (*)(const T* const* rows, const float* weights, int count, std::int64_t n, T* y) noexcept;
 using Blend = void (*)(const float* x, float unit, float factor, int n, float keep, float* y) noexcept;
 template <class T>
@@ -255,6 +257,8 @@ struct Kernels {
   OfEach<AddRmsNorm> add_rms_norm;
   /// y = T(0 + rows[0] * weights[0] + rows[1] * weights[1] ...), element-wise.
   OfEach<WeightedSum> weighted_sum;
+  /// y = T(x / divisor), element-wise; y may be x.
+  OfEach<Divide> divide;
 
   // ---- attention over one chunk of list positions; bits per rung ----------------------------------------------------
 

@@ -380,6 +380,14 @@ void multiply_add(const float* __restrict x, const float* __restrict scale, int 
   for (int i = 0; i < n; ++i) y[i] = multiply_add(x[i], scale[i], y[i]);
 }
 
+template <class V, class T>
+void divide(const float* x, float divisor, std::int64_t n, T* y) noexcept {
+  const typename V::F by = V::set_float(divisor);
+  each_register<V>(n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
+    store_kept<V>(y + i, keep<V, T>(V::load_floats(x + i, some) / by), some);
+  });
+}
+
 /// To bf16: on all rungs, and NaN stays NaN.
 template <class V>
 struct ToBf16 {

@@ -1117,6 +1117,31 @@ TEST_P(OnRung, MultiplyAddAndRound) {
 }
 
 template <class T>
+void divides(const Kernels& k) {
+  for (int n = 0; n <= 130; ++n)
+    for (const Edge edge : kEdges)
+      for (const float divisor : {3.0f, 0.7f, -0x1p-140f, 0.0f, float(kInf), float(kNaN)}) {
+        const std::vector<float> x = n % 2 ? wild_floats(n) : random_floats(n);
+        std::vector<T> expected;
+        for (const float v : x) expected.push_back(round_to<T>(v / divisor));
+        const Guarded<float> from(x, edge);
+        const Guarded<T> y(n, edge);
+        k.divide(from, divisor, n, y);
+        ASSERT_TRUE(same(y.values(), expected)) << n << " by " << divisor;
+        if constexpr (std::is_same_v<T, float>) {
+          k.divide(from, divisor, n, from);
+          ASSERT_TRUE(same(from.values(), expected));
+        }
+      }
+}
+
+TEST_P(OnRung, Divide) {
+  divides<bf16>(k);
+  divides<f16>(k);
+  divides<float>(k);
+}
+
+template <class T>
 void blends_with_rows(const Kernels& k, std::vector<T> (*random)(int)) {
   constexpr int kMost = 5;
   for (int n = 0; n <= 130; ++n)

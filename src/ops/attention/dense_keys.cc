@@ -131,8 +131,6 @@ void Worker::make_panels() {
   held_ = wanted;
   for (int j = 0, i = 0; j < now_->count && (keys || p_.rope); j += kPanel, ++i) {
     const int count = std::min(kPanel, now_->count - j);
-    prefetch(now_->key, j + kPanel, p_.width);
-    if (j + kPanel >= now_->count) prefetch(now_->value, 0, p_.value);
     if (keys) transpose(plan_.type, now_->key + j, count, p_.width, s_.key_panels[i]);
     if (p_.rope) transpose(p_.rope_type, now_->rope + j, count, p_.rope, s_.rope_panels[i]);
   }
@@ -165,12 +163,6 @@ void Worker::interleave(const std::byte* const* rows, std::ptrdiff_t column, int
     k_.interleave(Typed<std::int8_t>(rows, n, column).row, n, columns, codes,
                   Panels<std::int8_t>::sums(codes, kChunk, kPanel));
   }
-}
-
-/// The kernels prefetch what lies a few rows ahead in a panel; these are rows from `first` on that come next.
-void Worker::prefetch(const std::byte* const* rows, int first, int columns) const {
-  for (int j = first; j < std::min(first + kAhead, now_->count); ++j)
-    for (int c = 0; c < columns * plan_.element; c += kCacheLine) __builtin_prefetch(rows[j] + c);
 }
 
 }  // namespace dsakit::attention::dense

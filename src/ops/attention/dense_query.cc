@@ -49,6 +49,7 @@ void Worker::arrange_gemv_query() const {
 }
 
 void Worker::load_row(int r, std::int64_t query, std::int64_t head) const {
+  prefetch_row<false>(p_.query, p_.query_type, p_.width, tile_, r + kRowsAhead);
   const Sequence& s = p_.sequence[tile_.b];
   const auto widen = [&](DType type, const Grid& g, int width, float* out) {
     if (type == DType::bf16) k_.widen(address<const bf16>(g, s, tile_.b, query, head), width, out);

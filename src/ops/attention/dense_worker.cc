@@ -2,7 +2,6 @@
 #include "ops/attention/dense_worker.hpp"
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <optional>
 
@@ -73,18 +72,8 @@ void Worker::merge(const Partial& all, const Partial& later, int r) const {
   k_.blend(later.values + row, 1, theirs, p_.value, mine, all.values + row);
 }
 
-/// Rows of a tile lie apart, where the hardware does not look for the next one.
-void Worker::prefetch_output(const Tile& tile, int r) const {
-  if (r >= tile.rows()) return;
-  const auto element = std::ptrdiff_t(size_of(p_.out_type));
-  const std::ptrdiff_t at = offset(p_.out, p_.sequence[tile.b], tile.b, tile.first + r / tile.heads,
-                                   tile.query_head(p_, r % tile.heads));
-  const char* row = static_cast<const char*>(p_.out.data) + element * at;
-  for (std::ptrdiff_t i = 0; i < p_.value * element; i += kCacheLine) __builtin_prefetch(row + i, 1);
-}
-
 void Worker::finish(const Tile& tile, const Partial& all, int r) const {
-  prefetch_output(tile, r + kRowsAhead);
+  prefetch_row<true>(p_.out, p_.out_type, p_.value, tile, r + kRowsAhead);
   const Sequence& s = p_.sequence[tile.b];
   const std::int64_t query = tile.first + r / tile.heads, head = tile.query_head(p_, r % tile.heads);
   float *o = all.values + r * plan_.value_pitch, sum = all.sum[r], max = all.max[r];
@@ -105,26 +94,26 @@ void Worker::finish(const Tile& tile, const Partial& all, int r) const {
                                                       : s.keys == 0 ? p_.lse_of_no_keys
                                                                     : std::numeric_limits<float>::infinity();
   if (sum == 0) {
-    std::fill_n(o, p_.value, 0.0f);
+    std::fill_n(o, p_.value, 0.0f), sum = 1;
   } else if (plan_.keyed_values) {
-    for (int c = 0; c < p_.value; ++c) o[c] = (o[c] + all.shift[r]) / sum;
-  } else {
-    for (int c = 0; c < p_.value; ++c) o[c] /= sum;
-    if (plan_.products == Products::int8)
-      with_columns(p_.value_offset, p_.value_scale, tile.b, tile.g, p_.value, o,
-                   [=](float x, float offset, float scale) { return (x + offset * share) * scale; });
+    for (int c = 0; c < p_.value; ++c) o[c] += all.shift[r];
+  } else if (plan_.products == Products::int8) {
+    k_.divide(o, sum, p_.value, o), sum = 1;
+    with_columns(p_.value_offset, p_.value_scale, tile.b, tile.g, p_.value, o,
+                 [=](float x, float offset, float scale) { return (x + offset * share) * scale; });
   }
   switch (p_.out_type) {
     case DType::bf16:
-      return k_.round(o, p_.value, address<bf16>(p_.out, s, tile.b, query, head));
+      return k_.divide(o, sum, p_.value, address<bf16>(p_.out, s, tile.b, query, head));
     case DType::f16:
-      return std::transform(o, o + p_.value, address<f16>(p_.out, s, tile.b, query, head), to_f16), void();
+      return k_.divide(o, sum, p_.value, address<f16>(p_.out, s, tile.b, query, head));
     case DType::i8:
+      k_.divide(o, sum, p_.value, o);
       with_columns(p_.out_offset, p_.out_scale, 0, head, p_.value, o,
                    [](float x, float offset, float scale) { return x * scale + offset; });
       return k_.quantize(o, p_.value, 1, address<std::int8_t>(p_.out, s, tile.b, query, head));
     default:
-      std::memcpy(address<float>(p_.out, s, tile.b, query, head), o, sizeof(float) * std::size_t(p_.value));
+      k_.divide(o, sum, p_.value, address<float>(p_.out, s, tile.b, query, head));
   }
 }
 

@@ -48,7 +48,8 @@ struct Partial {
       return {0, 1};
     }
     const float larger = std::max(max[r], later_max);
-    const float mine = std::exp(max[r] - larger), theirs = std::exp(later_max - larger);
+    const auto scale = [=](float x) { return x - larger == 0 ? 1.0f : std::exp(x - larger); };  // NaN of infinities
+    const float mine = scale(max[r]), theirs = scale(later_max);
     max[r] = larger;
     sum[r] = sum[r] * mine + later_sum * theirs;
     shift[r] = shift[r] * mine + later_shift * theirs;

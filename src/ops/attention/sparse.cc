@@ -172,10 +172,9 @@ class Worker {
       sum = sum * keep + (logit == larger ? 1 : std::exp(logit - larger)), max = larger;
       for (int c = 0; c < p_.latent; ++c) values[c] *= keep;
     }
-    for (int c = 0; c < p_.latent; ++c) values[c] /= sum;
-    if (p_.wide_out) std::copy_n(values, p_.latent, p_.wide_out + row * p_.latent);
-    else if (plan_.half) k_.round(values, p_.latent, p_.out.row<f16>(row));
-    else k_.round(values, p_.latent, p_.out.row<bf16>(row));
+    if (p_.wide_out) k_.divide(values, sum, p_.latent, p_.wide_out + row * p_.latent);
+    else if (plan_.half) k_.divide(values, sum, p_.latent, p_.out.row<f16>(row));
+    else k_.divide(values, sum, p_.latent, p_.out.row<bf16>(row));
     write_softmax(row, max, sum);
   }
 
