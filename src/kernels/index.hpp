@@ -19,6 +19,17 @@ constexpr int index_keys(int vectors) {
 
 constexpr int kPreparedCodes = 24 * kSumBlock;  // of keys; wider ones are widened as they are read
 
+/// The sums of the lanes of four registers, of each block of four lanes: (0 + 2) + (1 + 3).
+template <class V, class X>
+DSAKIT_INLINE X fold_fours(const X* x) {
+  using I = typename V::I;
+  const auto pair = [](X a, X b) __attribute__((always_inline)) {
+    return X(V::unpack_low32(I(a), I(b))) + X(V::unpack_high32(I(a), I(b)));
+  };
+  const I a = I(pair(x[0], x[1])), b = I(pair(x[2], x[3]));
+  return X(V::unpack_low64(a, b)) + X(V::unpack_high64(a, b));
+}
+
 /// int8 keys and queries. Missing dims meet a key of 0: whatever the query holds there cancels.
 template <class V, class Dot>
 struct CodeScores {
@@ -142,23 +153,30 @@ struct CodeScores {
       }
   }
 
-  /// What the bias of the query adds to the dots of each key, negative. Sums of codes are exact in fp32.
+  /// What the bias of the query adds to the dots of each key, negative; four keys at a time, written in whole fours.
   DSAKIT_INLINE static void starts(const Key* key, std::ptrdiff_t key_stride, int n, int dims, std::int32_t* start) {
-    constexpr int kRows = 4;
-    for (int k = 0; k < n; k += kRows) {
-      const Key* row[kRows];
-      I sum[kRows] = {};
-      for (int r = 0; r < kRows; ++r) row[r] = key + least(k + r, n - 1) * key_stride;
-      int d = 0;
-      for (; d + V::kBytes <= dims; d += V::kBytes)
+    for (; n >= 4; n -= 4, key += 4 * key_stride, start += 4)
+      starts_of_four(key, key + key_stride, key + 2 * key_stride, key + 3 * key_stride, dims, start);
+    if (n > 0) starts_of_four(key, key + least(1, n - 1) * key_stride, key + (n - 1) * key_stride, key, dims, start);
+  }
+
+  DSAKIT_INLINE static void starts_of_four(const Key* a, const Key* b, const Key* c, const Key* e, int dims, std::int32_t* start) {
+    const Key* const key[4] = {a, b, c, e};
+    I sum[4] = {};
+    int d = 0;
+    for (; d + V::kBytes <= dims; d += V::kBytes)
 #pragma GCC unroll 4
-        for (int r = 0; r < kRows; ++r) sum[r] = Dot::add_codes(sum[r], V::load(row[r] + d));
-      for (int r = 0; r < kRows && d < dims; ++r) sum[r] = Dot::add_codes(sum[r], V::load_bytes(row[r] + d, dims - d));
-      typename V::F lane[kRows * V::kParts] = {};
+      for (int k = 0; k < 4; ++k) sum[k] = Dot::add_codes(sum[k], V::load(key[k] + d));
+    if (d < dims)
 #pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) lane[r * V::kParts] = V::to_float(sum[r]);
-      V::store_block(start + k, -128 * __builtin_convertvector(V::folded(lane), I), 0);
-    }
+      for (int k = 0; k < 4; ++k) sum[k] = Dot::add_codes(sum[k], V::load_bytes(key[k] + d, dims - d));
+    typedef std::int32_t Four __attribute__((vector_size(16)));
+    const I folded = fold_fours<V>(sum);
+    Four all = Four(V::block(folded, 0));
+#pragma GCC unroll 3
+    for (int b = 1; b < V::kBytes / 16; ++b) all += Four(V::block(folded, b));
+    all *= -128;
+    __builtin_memcpy(start, &all, sizeof all);
   }
 };
 
@@ -228,6 +246,7 @@ DSAKIT_INLINE void for_each_key_tile(int n, F f) {
   if constexpr (Most >= 12) tiles.template operator()<12>();
   if constexpr (Most >= 6) tiles.template operator()<6>();
   tiles.template operator()<3>();
+  tiles.template operator()<2>();
   tiles.template operator()<1>();
 }
 
@@ -350,17 +369,6 @@ void index_scores_of_few(const IndexQueryI8& query, int heads, const std::int8_t
       V::store_floats(scores + k, lane[0], least(n - k, V::kLanes));
     }
   }
-}
-
-/// The sums of the lanes of four registers, of each block of four lanes: (0 + 2) + (1 + 3).
-template <class V, class X>
-DSAKIT_INLINE X fold_fours(const X* x) {
-  using I = typename V::I;
-  const auto pair = [](X a, X b) __attribute__((always_inline)) {
-    return X(V::unpack_low32(I(a), I(b))) + X(V::unpack_high32(I(a), I(b)));
-  };
-  const I a = I(pair(x[0], x[1])), b = I(pair(x[2], x[3]));
-  return X(V::unpack_low64(a, b)) + X(V::unpack_high64(a, b));
 }
 
 /// Heads as they meet keys along the dims where a dot takes two steps: code[d][h] has a register of codes of 16 bits.

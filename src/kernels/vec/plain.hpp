@@ -84,13 +84,17 @@ struct Vec128 : VecBase<16> {
   DSAKIT_INLINE static I unpack_high16(I a, I b) {
     return I(__builtin_shufflevector(H(a), H(b), 4, 12, 5, 13, 6, 14, 7, 15));
   }
+  DSAKIT_INLINE static I unpack_low32(I a, I b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
+  DSAKIT_INLINE static I unpack_high32(I a, I b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
+  DSAKIT_INLINE static I unpack_low64(I a, I b) { return __builtin_shufflevector(a, b, 0, 1, 4, 5); }
+  DSAKIT_INLINE static I unpack_high64(I a, I b) { return __builtin_shufflevector(a, b, 2, 3, 6, 7); }
   DSAKIT_INLINE static I spread(I x) { return x; }  // one block
 
   DSAKIT_INLINE static void transpose(I (&x)[4]) {
-    const I a = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5), b = __builtin_shufflevector(x[0], x[1], 2, 6, 3, 7);
-    const I c = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5), d = __builtin_shufflevector(x[2], x[3], 2, 6, 3, 7);
-    x[0] = __builtin_shufflevector(a, c, 0, 1, 4, 5), x[1] = __builtin_shufflevector(a, c, 2, 3, 6, 7);
-    x[2] = __builtin_shufflevector(b, d, 0, 1, 4, 5), x[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
+    const I a = unpack_low32(x[0], x[1]), b = unpack_high32(x[0], x[1]);
+    const I c = unpack_low32(x[2], x[3]), d = unpack_high32(x[2], x[3]);
+    x[0] = unpack_low64(a, c), x[1] = unpack_high64(a, c);
+    x[2] = unpack_low64(b, d), x[3] = unpack_high64(b, d);
   }
 
   /// Sixteen lanes folded in halves, 8, 4, 2, 1, of four rows.
