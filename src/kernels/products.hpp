@@ -23,7 +23,7 @@ struct Tile {
   int groups = 0;
   bool odd = false;  // one more position of k, half a group
   const char* ahead = nullptr;
-  std::ptrdiff_t ahead_pitch = 0, ahead_second = 0;  // from row to row; from the first of two lines to the other
+  std::ptrdiff_t ahead_step = 0, ahead_second = 0;  // from group to group; from the first of two lines to the other
 };
 
 /// Lines that rows of a group touch: four, and one more of each row, which has its end there if it begins inside of a line.
@@ -105,8 +105,7 @@ DSAKIT_INLINE void tile_of_columns(const Tile& t, int column) {
     }
   };
   const auto whole = [](const char* p) __attribute__((always_inline)) { return V::broadcast(p); };
-  const std::ptrdiff_t further = Panel<T>::kGroup * t.ahead_pitch;
-  for (int g = 0; g < t.groups; ++g, a += 4 * Dot::kSteps, panel += kGroupBytes, ahead += further) {
+  for (int g = 0; g < t.groups; ++g, a += 4 * Dot::kSteps, panel += kGroupBytes, ahead += t.ahead_step) {
     ask<V, Lines>(ahead, t.ahead_second);
     unrolled<Dot::kSteps>([&]<int Step>() __attribute__((always_inline)) { step.template operator()<Step>(whole); });
   }
@@ -158,10 +157,9 @@ DSAKIT_INLINE void squares_of_columns(const Tile& t, int column) {
       }
     }
   };
-  const std::ptrdiff_t further = Panel<T>::kGroup * t.ahead_pitch;
   int g = 0;
-  for (; g + 2 <= t.groups; g += 2, a += 8, panel += 2 * kGroupBytes, ahead += 2 * further) {
-    ask<V, Lines>(ahead, t.ahead_second), ask<V, Lines>(ahead + further, t.ahead_second);
+  for (; g + 2 <= t.groups; g += 2, a += 8, panel += 2 * kGroupBytes, ahead += 2 * t.ahead_step) {
+    ask<V, Lines>(ahead, t.ahead_second), ask<V, Lines>(ahead + t.ahead_step, t.ahead_second);
     step(panel + kGroupBytes, a, t.a_stride);
   }
   if (g < t.groups || t.odd) {
@@ -205,9 +203,11 @@ constexpr TileFunction kTilesOf[kTileRows] = {tile<V, Dot, T, 1, Lines>, tile<V,
                                               tile<V, Dot, T, 5, Lines>, tile<V, Dot, T, 6, Lines>};
 
 /// All rows meet one block of the panel before the next: 64 KiB (128 of fp32), which stays in L2. Meanwhile the tiles
-/// ask for the block after it, or for what the caller names, the first ones for equal shares, so that with many rows
-/// weights from DRAM cost nothing. A single tile whose rows meet all columns at once streams: it asks kStreamAhead bytes
-/// ahead. (Behind the last block lies the next panel; asking for what is not there does no harm.)
+/// ask for the block after it, or for what the caller names, so that with many rows weights from DRAM cost nothing: of a
+/// block an equal part each, from front to back, for a core has few requests under way at a time, and the hardware takes
+/// up what goes forwards; of rows a line each, the first ones. A single tile whose rows meet all columns at once streams:
+/// it asks kStreamAhead bytes ahead. (Behind the last block lies the next panel; asking for what is not there does no
+/// harm.)
 template <class V, class Dot, class T>
 DSAKIT_INLINE void multiply(Tile t, int m, int k, Ahead ahead) {
   constexpr int kElements = Panel<T>::kGroup;
@@ -224,9 +224,8 @@ DSAKIT_INLINE void multiply(Tile t, int m, int k, Ahead ahead) {
   const TileFunction* const tiles = count == 1   ? kTilesOf<V, Dot, T, 4>
                                     : count <= 3 ? kTilesOf<V, Dot, T, 2>
                                                  : kTilesOf<V, Dot, T, 1>;
-  constexpr std::ptrdiff_t kPitch = kPanel * std::ptrdiff_t(sizeof(T));
   const bool behind = ahead.rows == nullptr || count == 1;
-  t.ahead_pitch = behind ? kPitch : ahead.pitch;
+  t.ahead_step = behind ? (kGroupBytes + count - 1) / count : kElements * ahead.pitch;
   const char* next = static_cast<const char*>(ahead.rows);
   const char* rows = t.a;
   const std::ptrdiff_t stride = t.a_stride;
@@ -236,10 +235,12 @@ DSAKIT_INLINE void multiply(Tile t, int m, int k, Ahead ahead) {
     t.odd = t.groups < most && odd;
     const std::ptrdiff_t bytes = std::ptrdiff_t(t.groups) * kGroupBytes;
     if (behind) next = t.panel + (streams ? kStreamAhead<V> : bytes);
+    const std::ptrdiff_t part = t.groups * t.ahead_step;
     t.a = rows;
     for (int rest = m, left = count, line = 0; left > 0; --left, line = (line + lines) % kLinesOfGroup<T>) {
-      t.ahead = next + line_of_group<T>(line, t.ahead_pitch);
-      t.ahead_second = next + line_of_group<T>(line + 1, t.ahead_pitch) - t.ahead;
+      const std::ptrdiff_t first = line_of_group<T>(line, ahead.pitch);
+      t.ahead = next + (behind ? (count - left) * part : first);
+      t.ahead_second = behind ? 64 : line_of_group<T>(line + 1, ahead.pitch) - first;
       const int n = (rest + left - 1) / left;
       if constexpr (Prepares<Dot>) {
         typename Dot::Prepared prepared[kTileRows][kMost * kElements];
@@ -257,7 +258,7 @@ DSAKIT_INLINE void multiply(Tile t, int m, int k, Ahead ahead) {
       t.a += n * stride;
       t.c += n * t.c_stride;
     }
-    next += t.groups * kElements * t.ahead_pitch;
+    if (!behind) next += part;
     rows += t.groups * kRowBytes;
     t.c = c;
     t.panel += bytes;
