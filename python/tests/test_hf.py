@@ -332,7 +332,11 @@ def test_a_cache_is_copied_cropped_repeated_and_selected(fast):
     swapped = mask.flip(0)
     wanted = logits_of(fast, ids.flip(0), attention_mask=swapped)[:, 36:]
     got = logits_of(fast, ids.flip(0)[:, 36:], attention_mask=swapped, past_key_values=twin)
-    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+    # torch's products of 4 rows and of 40 need not have the same bits (Cascade Lake), and then a rounding to bf16 may
+    # fall the other way: 0.012 was seen. Wrong rows would be far off.
+    near = 0.05
+    torch.testing.assert_close(got, wanted, rtol=0, atol=near)
+    assert (got - wanted).abs().mean() < near / 10 < 10 * near < (wanted[0] - wanted[1]).abs().mean()
     assert layer.rows.lengths == [39, 37] and layer.pages == 6 + 2  # the copies' last pages are their own
     del twin, layer
     held = cache.layers[0].nbytes
