@@ -31,6 +31,7 @@ void fill_codes(Kernels& k) {
 template <class V, class DotOfPairs>
 void fill_pairs(Kernels& k) {
   static_cast<Entry<Product<bf16, bf16>>&>(k.product) = {product<V, DotOfPairs, bf16>};
+  k.widens_rows = std::same_as<DotOfPairs, FmaPairs<V, bf16>> && V::kFma;
   static_cast<Entry<ProductOfScaled<bf16>>&>(k.product) = {product_of_scaled<V, DotOfPairs>};
   static_cast<Entry<GemvDotsOfPairs>&>(k.gemv_dots) = {gemv_dots_of_pairs<V, DotOfPairs>};
   static_cast<Entry<GemvSumsOfPairs>&>(k.gemv_sums) = {gemv_sums_of_pairs<V, DotOfPairs>};
@@ -67,7 +68,7 @@ void fill_width(Kernels& k) {
   k.softmax = softmax<V>;
   k.deciding = deciding<V>;
   k.multiply_add = multiply_add<V>;
-  k.multiply_round = multiply_round<V>;
+  k.multiply_round = {{multiply_round<V, ToBf16<V>>}, {multiply_round<V, ToRounded<V>>}};
   k.blend = {{blend<V>}, {blend<V, bf16>}, {blend<V, std::int8_t>}};
   k.transpose = {{transpose<V, bf16, bf16>},
                  {transpose<V, std::int8_t, bf16>},

@@ -139,6 +139,8 @@ template <class T>
 using Divide = void (*)(const float* x, float divisor, std::int64_t n, T* y) noexcept;
 template <class T>
 using WeightedSum = void (*)(const T* const* rows, const float* weights, int count, std::int64_t n, T* y) noexcept;
+template <class To>
+using MultiplyRound = void (*)(const float* x, const float* scale, int n, To* y) noexcept;
 using Blend = void (*)(const float* x, float unit, float factor, int n, float keep, float* y) noexcept;
 template <class T>
 using BlendWith = void (*)(const float* x, const T* const* rows, const float* weights, int count, float unit,
@@ -203,6 +205,9 @@ struct Kernels {
   Overloads<Product<bf16, bf16>, Product<float, bf16>, Product<float, float>, ProductOfCodes, ProductOfScaled<bf16>,
             ProductOfScaled<float>>
       product;
+  /// bf16 x bf16 widens its rows, for each panel anew: who multiplies them by many widens them once and takes f32 x bf16,
+  /// which has the same bits then.
+  bool widens_rows;
   /// k rows of a panel of e4m3 codes as the numbers they stand for, a Panel<bf16>; as many rows as k rounded up to 4 are
   /// written.
   void (*widen_scaled)(ScaledPanel panel, int k, bf16* out) noexcept;
@@ -271,8 +276,9 @@ struct Kernels {
   int (*deciding)(const float* x, int n, float sum, int many, int* at) noexcept;
   /// y += x * scale (fma), element-wise.
   void (*multiply_add)(const float* x, const float* scale, int n, float* y) noexcept;
-  /// y = bf16(x * scale), element-wise; scale null: 1. Subnormal numbers may become 0.
-  void (*multiply_round)(const float* x, const float* scale, int n, bf16* y) noexcept;
+  /// y = bf16(x * scale), or the float it stands for, element-wise; scale null: 1; y may be x. Subnormal numbers may
+  /// become 0.
+  Overloads<MultiplyRound<bf16>, MultiplyRound<float>> multiply_round;
   /// y = y * keep + (x * unit) * factor, element-wise, every operation rounded; with keep 0 y is not read. With rows it
   /// is ((x + rows[0] * weights[0]) + rows[1] * weights[1]) .. instead of x. Same bits.
   Overloads<Blend, BlendWith<bf16>, BlendWith<std::int8_t>> blend;

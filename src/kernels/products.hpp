@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <utility>
+
 #include "kernels/dot.hpp"
 #include "kernels/panel.hpp"
 
-// Rows times one panel of 64 columns. A tile of up to 6 rows keeps its sums in registers through a block of k.
+// Rows times one panel of 64 columns. A tile of a few rows keeps its sums in registers through a block of k.
 namespace dsakit {
 namespace {
 
@@ -24,6 +26,7 @@ struct Tile {
   bool odd = false;  // one more position of k, half a group
   const char* ahead = nullptr;
   std::ptrdiff_t ahead_step = 0, ahead_second = 0;  // from group to group; from the first of two lines to the other
+  bool behind = false;                              // `ahead` is a block, of ahead_step bytes for each group
 };
 
 /// Lines that rows of a group touch: four, and one more of each row, which has its end there if it begins inside of a line.
@@ -37,12 +40,17 @@ constexpr std::ptrdiff_t line_of_group(int i, std::ptrdiff_t pitch) {
   return i < 4 ? i / kLines * pitch + i % kLines * 64 : (i - 4) * pitch + kLines * 64;
 }
 
+/// Rows of a tile at most. Columns that are widened first meet twice as many, half of them at a time: to widen them takes
+/// the ports of the arithmetic.
+template <class V, class Dot>
+constexpr int kRows = V::kBytes == 64 && Dot::kSteps == 2 ? 2 * kTileRows : kTileRows;
+
 /// Registers of columns in a tile: as many sums as fit, and whole cache lines of a panel for a single row, which
 /// streams it.
 template <class V>
 constexpr int vectors_for(int rows) {
   constexpr int kGroup = kGroupBytes / V::kBytes;  // registers of a whole group
-  if (V::kRegisters == 32) return rows <= 2 && kGroup == 16 ? kGroup / rows : 4;
+  if (V::kRegisters == 32) return rows <= 2 && kGroup == 16 ? kGroup / rows : rows <= kTileRows ? 4 : 2;
   return rows == 1 ? 8 : rows == 2 ? 4 : 2;
 }
 
@@ -65,7 +73,7 @@ DSAKIT_INLINE void tile_of_columns(const Tile& t, int column) {
   // With few rows their words are kept and the columns pass by, with many the other way round.
   constexpr bool kKeepRows = Rows * Vectors + Vectors + 1 > V::kRegisters;
   Sum sum[Rows][Vectors];
-#pragma GCC unroll 6
+#pragma GCC unroll 12
   for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 16
     for (int v = 0; v < Vectors; ++v)
@@ -78,7 +86,7 @@ DSAKIT_INLINE void tile_of_columns(const Tile& t, int column) {
   const auto step = [&]<int Step>(auto word) __attribute__((always_inline)) {
     if constexpr (kKeepRows) {
       I row[Rows];
-#pragma GCC unroll 6
+#pragma GCC unroll 12
       for (int r = 0; r < Rows; ++r) {
         row[r] = word(a + 4 * Step + r * t.a_stride);
         pin(row[r]);  // else gcc 12 loads it anew for each column
@@ -86,7 +94,7 @@ DSAKIT_INLINE void tile_of_columns(const Tile& t, int column) {
 #pragma GCC unroll 16
       for (int v = 0; v < Vectors; ++v) {
         const I x = Dot::column(V::load(panel + V::kBytes * v), Step);
-#pragma GCC unroll 6
+#pragma GCC unroll 12
         for (int r = 0; r < Rows; ++r) sum[r][v] = Dot::dot(sum[r][v], row[r], x);
       }
     } else {
@@ -96,7 +104,7 @@ DSAKIT_INLINE void tile_of_columns(const Tile& t, int column) {
         x[v] = Dot::column(V::load(panel + V::kBytes * v), Step);
         pin(x[v]);  // else gcc 12 loads it anew for each row
       }
-#pragma GCC unroll 6
+#pragma GCC unroll 12
       for (int r = 0; r < Rows; ++r) {
         const I row = word(a + 4 * Step + r * t.a_stride);
 #pragma GCC unroll 16
@@ -114,7 +122,7 @@ DSAKIT_INLINE void tile_of_columns(const Tile& t, int column) {
       step.template operator()<0>([](const char* p) __attribute__((always_inline)) {
         return Dot::kOddBytes == 4 ? V::broadcast(p) : V::set(load_some(p, 2));
       });
-#pragma GCC unroll 6
+#pragma GCC unroll 12
   for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 16
     for (int v = 0; v < Vectors; ++v) {
@@ -180,27 +188,29 @@ DSAKIT_INLINE void squares_of_columns(const Tile& t, int column) {
     }
 }
 
-/// Each pass over the columns asks for its part of `Lines`: all of it in one would have that one wait for memory, and
-/// memory for the others.
+/// Each pass over the columns asks for its part of `Lines`, of a block from front to back: all of it in one would have
+/// that one wait for memory, and memory for the others.
 template <class V, class Dot, class T, int Rows, int Lines>
 void tile(const Tile& t) {
   constexpr bool kSquares = Squares<Dot> && Rows > 1;
   constexpr int kVectors = kSquares ? 4 : vectors_for<V>(Rows), kColumns = V::kLanes * kVectors;
-  constexpr int kPasses = kPanel / kColumns, kLines = kPasses < Lines ? Lines / kPasses : 1;
+  constexpr int kPasses = kPanel / kColumns, kLines = kPasses < Lines ? Lines / kPasses : 1, kAsking = Lines / kLines;
   Tile part = t;
+  if (t.behind) part.ahead_step /= kAsking;
   unrolled<kPasses>([&]<int Pass>() __attribute__((always_inline)) {
     constexpr int kAsked = Pass * kLines < Lines ? kLines : 0;
     if constexpr (kSquares) squares_of_columns<V, Dot, T, Rows, kAsked>(part, Pass * kColumns);
     else tile_of_columns<V, Dot, T, Rows, kVectors, kAsked>(part, Pass * kColumns);
-    part.ahead += kLines * t.ahead_second;
+    part.ahead += t.behind ? t.groups * part.ahead_step : kLines * t.ahead_second;
   });
 }
 
 using TileFunction = void (*)(const Tile&);
-template <class V, class Dot, class T, int Lines>
-constexpr TileFunction kTilesOf[kTileRows] = {tile<V, Dot, T, 1, Lines>, tile<V, Dot, T, 2, Lines>,
-                                              tile<V, Dot, T, 3, Lines>, tile<V, Dot, T, 4, Lines>,
-                                              tile<V, Dot, T, 5, Lines>, tile<V, Dot, T, 6, Lines>};
+template <class V, class Dot, class T, int Lines, class Rows = std::make_integer_sequence<int, kRows<V, Dot>>>
+constexpr TileFunction kTilesOf[1] = {};
+template <class V, class Dot, class T, int Lines, int... Less>
+constexpr TileFunction kTilesOf<V, Dot, T, Lines, std::integer_sequence<int, Less...>>[] = {
+    tile<V, Dot, T, Less + 1, Lines>...};
 
 /// All rows meet one block of the panel before the next: 64 KiB (128 of fp32), which stays in L2. Meanwhile the tiles
 /// ask for the block after it, or for what the caller names, so that with many rows weights from DRAM cost nothing: of a
@@ -218,13 +228,14 @@ DSAKIT_INLINE void multiply(Tile t, int m, int k, Ahead ahead) {
   bool odd = k % kElements != 0;
   // Those of codes are alike: each asks for as many groups as the next one has.
   const int blocks = (groups + kMost - 1) / kMost, most = kExact && blocks > 1 ? (groups + blocks - 1) / blocks : kMost;
-  const int count = (m + kTileRows - 1) / kTileRows;
+  const int count = (m + kRows<V, Dot> - 1) / kRows<V, Dot>;
   const bool streams = count == 1 && V::kLanes * vectors_for<V>(m) == kPanel;
   const int lines = count == 1 ? 4 : count <= 3 ? 2 : 1;
   const TileFunction* const tiles = count == 1   ? kTilesOf<V, Dot, T, 4>
                                     : count <= 3 ? kTilesOf<V, Dot, T, 2>
                                                  : kTilesOf<V, Dot, T, 1>;
   const bool behind = ahead.rows == nullptr || count == 1;
+  t.behind = behind;
   t.ahead_step = behind ? (kGroupBytes + count - 1) / count : kElements * ahead.pitch;
   const char* next = static_cast<const char*>(ahead.rows);
   const char* rows = t.a;
@@ -243,7 +254,7 @@ DSAKIT_INLINE void multiply(Tile t, int m, int k, Ahead ahead) {
       t.ahead_second = behind ? 64 : line_of_group<T>(line + 1, ahead.pitch) - first;
       const int n = (rest + left - 1) / left;
       if constexpr (Prepares<Dot>) {
-        typename Dot::Prepared prepared[kTileRows][kMost * kElements];
+        typename Dot::Prepared prepared[kRows<V, Dot>][kMost * kElements + 64 / sizeof(typename Dot::Prepared)];
         const int length = t.groups * kElements + t.odd;
         for (int r = 0; r < n; ++r)
           Dot::prepare(reinterpret_cast<const typename Dot::Row*>(t.a + r * stride), length, prepared[r]);

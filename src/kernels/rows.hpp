@@ -391,17 +391,27 @@ void divide(const float* x, float divisor, std::int64_t n, T* y) noexcept {
 /// To bf16: on all rungs, and NaN stays NaN.
 template <class V>
 struct ToBf16 {
+  using To = bf16;
   DSAKIT_INLINE static void store(bf16* y, typename V::F x, int some) {
     store_kept<V>(y, keep<V, bf16>(x), some);
   }
 };
 
-template <class V, class To = ToBf16<V>>
-void multiply_round(const float* x, const float* scale, int n, bf16* y) noexcept {
+/// To the float that it stands for.
+template <class V>
+struct ToRounded {
+  using To = float;
+  DSAKIT_INLINE static void store(float* y, typename V::F x, int some) {
+    V::store_floats(y, unkept<V, bf16>(keep<V, bf16>(x)), some);
+  }
+};
+
+template <class V, class Rounding>
+void multiply_round(const float* x, const float* scale, int n, typename Rounding::To* y) noexcept {
   each_register<V>(n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
     typename V::F v = V::load_floats(x + i, some);
     if (scale) v *= V::load_floats(scale + i, some);
-    To::store(y + i, v, some);
+    Rounding::store(y + i, v, some);
   });
 }
 

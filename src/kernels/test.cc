@@ -230,7 +230,7 @@ struct Product {
   }
 };
 
-const int kRowCounts[] = {1, 2, 3, 4, 5, 6, 7, 8, 13, 19, 25};
+const int kRowCounts[] = {1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 19, 23, 25};
 
 TEST_P(OnRung, ProductBf16) {
   for (const int depth : kWidths)
@@ -1102,6 +1102,16 @@ TEST_P(OnRung, MultiplyAddAndRound) {
       ASSERT_TRUE(same(z.values(), rounded));
       round_all(x);
       ASSERT_TRUE(same(one.values(), rounded));
+      const auto widened = [](const std::vector<bf16>& from) {
+        std::vector<float> to;
+        for (const bf16 e : from) to.push_back(to_float(e));
+        return to;
+      };
+      const Guarded<float> in_place(x.values(), edge), wide(n, edge);
+      k.multiply_round(in_place, nullptr, n, in_place);
+      k.multiply_round(x, scale, n, wide);
+      ASSERT_TRUE(same(in_place.values(), widened(one.values())));
+      ASSERT_TRUE(same(wide.values(), widened(z.values())));
       for (const float keep : {0.0f, 0.375f}) {
         const Guarded<float> sum(before, edge);
         std::vector<float> expected = before;

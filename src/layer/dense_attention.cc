@@ -22,7 +22,9 @@ void dense_attention(const DenseAttention& d, LayerCache::State& cache, Context&
   p.query = rows(d.query_nope, latent), p.query_rope = rows(d.query_rope, rope), p.out = rows(d.out, latent);
   p.key = p.values = pages(cache.latent, latent), p.key_rope = pages(cache.rope, rope);
   p.pages = {cache.table.data(), 0, 1, cache.page_size};
-  Call call(context, "attention_layer", [&](int threads) { return workspace(p, threads, context.same_products()); });
+  Call call(context, "attention_layer", [&](const Call& call) {
+    return workspace(p, call.kernels(), call.threads(), call.same_products());
+  });
   run(p, call, call.memory());
   call.finish();
 }

@@ -20,6 +20,7 @@ struct DotBf16 {
 
 /// By the instruction, to which subnormal numbers are 0.
 struct ConvertToBf16 {
+  using To = bf16;
   DSAKIT_INLINE static void store(bf16* y, Vec512::F x, int some) {
     const __m256i words = (__m256i)_mm512_cvtneps_pbh(x);
     if (some >= 16) _mm256_storeu_si256(reinterpret_cast<__m256i*>(y), words);
@@ -31,7 +32,7 @@ struct ConvertToBf16 {
 
 void use_avx512(Kernels& k) {
   fill_pairs<Vec512, DotBf16>(k);
-  k.multiply_round = multiply_round<Vec512, ConvertToBf16>;
+  static_cast<Entry<MultiplyRound<bf16>>&>(k.multiply_round) = {multiply_round<Vec512, ConvertToBf16>};
 }
 
 }  // namespace dsakit

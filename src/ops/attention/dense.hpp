@@ -78,7 +78,7 @@ struct Problem {
 };
 
 /// Does not apply_masks at the sequences, only at how many there are.
-std::size_t workspace(const Problem&, int threads, bool same_products);
+std::size_t workspace(const Problem&, const Kernels&, int threads, bool same_products);
 void run(const Problem&, Call&, std::byte* memory) noexcept;
 
 }  // namespace dsakit::attention::dense

@@ -56,7 +56,7 @@ void Worker::load_row(int r, std::int64_t query, std::int64_t head) const {
     else if (type == DType::f16) k_.widen(address<const f16>(g, s, tile_.b, query, head), width, out);
     else std::memcpy(out, address<const float>(g, s, tile_.b, query, head), sizeof(float) * std::size_t(width));
   };
-  if (plan_.products == Products::bf16) {
+  if (plan_.products == Products::bf16 && !widened()) {
     bf16* row = q_->rows_bf16 + r * plan_.query_pitch;
     std::copy_n(address<const bf16>(p_.query, s, tile_.b, query, head), p_.width, row);
     std::fill(row + p_.width, row + plan_.query_pitch, bf16{});
@@ -68,10 +68,11 @@ void Worker::load_row(int r, std::int64_t query, std::int64_t head) const {
     q_->row_unit[r] = 1;
     q_->row_factor[r] = *address<const float>(p_.query_scale, s, tile_.b, query, head);
   } else {
-    float* row = q_->rows_f32 + (plan_.products == Products::fp32 ? r * plan_.query_pitch : 0);
+    const bool codes = plan_.products == Products::int8;
+    float* row = q_->rows_f32 + (codes ? 0 : r * plan_.query_pitch);
     widen(p_.query_type, p_.query, p_.width, row);
-    if (plan_.products == Products::fp32) std::fill(row + p_.width, row + plan_.query_pitch, 0.0f);
-    if (plan_.products == Products::int8) split_query(row, r);
+    if (codes) split_query(row, r);
+    else std::fill(row + p_.width, row + plan_.query_pitch, 0.0f);
   }
   if (p_.rope == 0) return;
   if (plan_.rope_bf16)

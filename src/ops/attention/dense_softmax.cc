@@ -120,13 +120,18 @@ void Worker::round_probabilities(int r, const Visible& visible, float sum) {
   const int padded = lanes_above(now_->count), row = r - block_.first;
   outliers_[row] = 0;
   if (plan_.products == Products::bf16) {
-    bf16* rounded = s_.rounded + row * kScorePitch;
-    k_.multiply_round(x, nullptr, padded, rounded);
-    if (!visible.any()) return;
     int decide[kManyKeys];
-    const int n = deciding_keys(k_, x, padded, sum, decide);
-    for (const int key : std::span(decide, n))
-      if (const float rest = x[key] - to_float(rounded[key]); rest != 0) outlier_[row][outliers_[row]++] = {key, rest};
+    const int n = visible.any() ? deciding_keys(k_, x, padded, sum, decide) : 0;
+    float exact[kManyKeys];
+    for (int i = 0; i < n; ++i) exact[i] = x[decide[i]];
+    bf16* rounded = s_.rounded + row * kScorePitch;
+    if (widened()) k_.multiply_round(x, nullptr, padded, x);
+    else k_.multiply_round(x, nullptr, padded, rounded);
+    for (int i = 0; i < n; ++i) {
+      const int key = decide[i];
+      const float rest = exact[i] - (widened() ? x[key] : to_float(rounded[key]));
+      if (rest != 0) outlier_[row][outliers_[row]++] = {key, rest};
+    }
   } else if (plan_.products == Products::int8) {
     std::uint8_t* digits = s_.digits + std::ptrdiff_t(row) * plan_.probability_digits * kScorePitch;
     float largest = sum > 0 ? 1 : 0;  // the largest probability is exp(0)

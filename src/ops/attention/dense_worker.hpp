@@ -36,7 +36,7 @@ struct Plan;
 struct Queries {
   Tile tile;
   bf16 *rows_bf16, *rope_bf16;  // [rows][pitch]
-  float *rows_f32, *rope_f32;
+  float *rows_f32, *rope_f32;   // instead
   std::uint8_t* digits;                                   // [rows][digits][pitch]
   std::int32_t* gemv;                                     // few rows: GemvQuery
   float *row_unit, *row_sum, *row_constant, *row_factor;  // [rows]
@@ -102,6 +102,8 @@ class Worker {
   /// So few rows are a GEMV: no panels of keys, of the values of this chunk.
   bool is_gemv(int rows) const;
   bool gemv_scores() const;
+  /// Rows of the tile and their probabilities are bf16 that are kept as fp32.
+  bool widened() const;
   bool gemv_values() const;
 
   // dense_query.cc
@@ -194,6 +196,7 @@ struct Plan {
   DType type;                            // of key and value rows as the products get them
   bool quantised;                        // they are int8 or int4 in memory
   bool rope_bf16;                        // the rope dots are bf16 dots
+  bool widens_rows;                      // rows of bf16, where they are no GEMV, are kept as fp32
   bool keyed_keys, keyed_values;         // codes with scales of their own per key
   int query_digits, probability_digits;  // codes
   int heads, head_blocks, queries;       // of a tile; blocks of heads of a kv head
@@ -211,7 +214,7 @@ struct Plan {
   std::ptrdiff_t value_pitch;
 
   /// `longest`: queries of a sequence.
-  Plan(const Problem&, std::int64_t longest, bool same_products);
+  Plan(const Problem&, const Kernels&, std::int64_t longest, bool same_products);
 
   /// Tiles of sequence b per block of heads.
   std::int64_t steps(std::int64_t b) const { return (p.sequence[b].queries + queries - 1) / queries; }

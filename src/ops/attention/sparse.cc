@@ -44,11 +44,17 @@ struct Plan {
   int scale_columns, scale_tiles;  // latent columns with one scale; without scales all of them
   int rope_at, width;              // of a query row: latent, padded to a group of panel rows, then rope
   bool quantised, half;            // half: fp16 operands
-  bool wide;                       // fp32 products
+  bool rounds;                     // probabilities to bf16, but for keys that decide
+  bool wide;                       // rows of products are fp32, of what was rounded to bf16 too
   Taps* taps = dsakit::taps;
 
-  Plan(const Problem& p, const Token* token, bool same_products)
-      : p(p), token(token), quantised(p.keys.tile > 0), half(p.type == DType::f16), wide(half || same_products) {
+  Plan(const Problem& p, const Token* token, const Call& call)
+      : p(p),
+        token(token),
+        quantised(p.keys.tile > 0),
+        half(p.type == DType::f16),
+        rounds(!half && !call.same_products()),
+        wide(!rounds || call.kernels().widens_rows) {
     rows = int(std::min<std::int64_t>(p.heads, kTileHeads)), columns = p.latent;
     blocks = int((p.heads + rows - 1) / rows);
     tiles = p.tokens * blocks;
@@ -71,7 +77,7 @@ struct Plan {
 struct Queries {
   Tile tile;
   bf16* rows;   // [heads][query_pitch]
-  float* wide;  // the same for fp32 products
+  float* wide;  // instead
   Partial all;
 
   Queries() = default;
@@ -89,11 +95,11 @@ struct Scratch {
   float* scores;           // [heads][kScorePitch], then the probabilities
   float* scales;           // [tiles][kChunk], then relative to the tile's unit
   bf16* rounded;           // [heads][kScorePitch], probability times scale
+  float* wide;             // instead, if there are scales
   int* decide;             // of each head in turn: the keys that decide
   float* rest;             // what rounding has left of them
   bf16* rest_of_all;       // the same of all keys, for heads that are alike
   float* low;              // [kPanel], its product with values
-  float* wide;             // the same for fp32 products
 
   Scratch(Carver& memory, const Plan& plan) {
     const std::int64_t chunk = plan.rows * kScorePitch, depth = std::max(plan.width, kChunk);
@@ -104,11 +110,11 @@ struct Scratch {
     scores = memory.take<float>(chunk);
     scales = memory.take<float>(plan.quantised ? std::int64_t(plan.scale_tiles) * kChunk : 0);
     rounded = memory.take<bf16>(plan.wide ? 0 : chunk);
-    decide = memory.take<int>(plan.wide ? 0 : plan.rows * kManyKeys);
-    rest = memory.take<float>(plan.wide ? 0 : plan.rows * kManyKeys);
-    rest_of_all = memory.take<bf16>(plan.quantised && !plan.wide ? kChunk : 0);
-    low = memory.take<float>(plan.quantised && !plan.wide ? kPanel : 0);
     wide = memory.take<float>(plan.wide && plan.quantised ? chunk : 0);
+    decide = memory.take<int>(plan.rounds ? plan.rows * kManyKeys : 0);
+    rest = memory.take<float>(plan.rounds ? plan.rows * kManyKeys : 0);
+    rest_of_all = memory.take<bf16>(plan.quantised && plan.rounds ? kChunk : 0);
+    low = memory.take<float>(plan.quantised && plan.rounds ? kPanel : 0);
   }
 };
 
@@ -300,8 +306,8 @@ class Worker {
     for (int h = 0; h < heads_; ++h) {
       const auto& [x, n, scale, max, sum] = row[h];
       // Without any preference all heads are alike, and so are their errors, those of the scales: they get 16 bits.
-      alike_[h] = plan_.quantised && !plan_.wide && sum == float(n);
-      deciding_[h] = plan_.wide || alike_[h] ? 0 : deciding_keys(k_, x, n, sum, decide);
+      alike_[h] = plan_.quantised && plan_.rounds && sum == float(n);
+      deciding_[h] = !plan_.rounds || alike_[h] ? 0 : deciding_keys(k_, x, n, sum, decide);
       decide += deciding_[h];
       rescale[h] = all.merge(h, max, sum, 0);
     }
@@ -318,20 +324,29 @@ class Worker {
   /// What multiplies the values of tile t: the probabilities, times their token's scale.
   void round_probabilities(int t) const {
     const float* scales = plan_.quantised ? s_.scales + std::ptrdiff_t(t) * kChunk : nullptr;
-    for (int h = 0, i = 0; h < heads_; ++h) {
-      const float* x = s_.scores + h * kScorePitch;
-      bf16* rounded = s_.rounded + h * kScorePitch;
-      if (!plan_.wide) {
-        k_.multiply_round(x, scales, count_, rounded);
-        for (const int end = i + deciding_[h]; i < end; ++i) {
-          const int j = s_.decide[i];
-          s_.rest[i] = (scales ? x[j] * scales[j] : x[j]) - to_float(rounded[j]);
-        }
-        for (int j = 0; alike_[h] && j < count_; ++j) s_.rest_of_all[j] = to_bf16(scales[j] - to_float(rounded[j]));
-      } else if (plan_.quantised) {
-        for (int j = 0; j < count_; ++j) s_.wide[h * kScorePitch + j] = x[j] * scales[j];
+    for (int h = 0, i = 0; h < heads_; i += deciding_[h++]) {
+      const std::ptrdiff_t row = h * kScorePitch;
+      const float* x = s_.scores + row;
+      if (!plan_.rounds) {
+        for (int j = 0; j < count_ && scales; ++j) s_.wide[row + j] = x[j] * scales[j];
+      } else if (plan_.wide) {
+        round_row(h, x, scales, s_.decide + i, s_.rest + i, wide_probabilities() + row);
+      } else {
+        round_row(h, x, scales, s_.decide + i, s_.rest + i, s_.rounded + row);
       }
     }
+  }
+
+  /// Where they are if they are fp32: without scales in place.
+  float* wide_probabilities() const { return plan_.quantised ? s_.wide : s_.scores; }
+
+  /// Those of head h, and what rounding leaves of the keys that decide.
+  template <class T>
+  void round_row(int h, const float* x, const float* scales, const int* decide, float* rest, T* rounded) const {
+    for (int i = 0; i < deciding_[h]; ++i) rest[i] = scales ? x[decide[i]] * scales[decide[i]] : x[decide[i]];
+    k_.multiply_round(x, scales, count_, rounded);
+    for (int i = 0; i < deciding_[h]; ++i) rest[i] -= to_float(rounded[decide[i]]);
+    for (int j = 0; alike_[h] && j < count_; ++j) s_.rest_of_all[j] = to_bf16(scales[j] - to_float(rounded[j]));
   }
 
   /// Probabilities x values, in units of `unit`, for some latent columns and all heads.
@@ -342,11 +357,9 @@ class Worker {
     const T* rows[kChunk];
     columns_of(latent_, count_, first, rows);
     k_.interleave(rows, count_, columns, panel);
-    const float* probabilities = plan_.quantised ? s_.wide : s_.scores;
-    if (plan_.wide) {
-      k_.product(probabilities, kScorePitch, heads_, panel, count_, s_.part, kPanel, false);
-    } else if constexpr (!std::is_same_v<T, f16>) {
-      k_.product(s_.rounded, kScorePitch, heads_, panel, count_, s_.part, kPanel, false);
+    if (plan_.wide) k_.product(wide_probabilities(), kScorePitch, heads_, panel, count_, s_.part, kPanel, false);
+    if constexpr (!std::is_same_v<T, f16>) {
+      if (!plan_.wide) k_.product(s_.rounded, kScorePitch, heads_, panel, count_, s_.part, kPanel, false);
       if (std::find(alike_, alike_ + heads_, true) != alike_ + heads_)
         k_.product(s_.rest_of_all, kChunk, 1, panel, count_, s_.low, kPanel, false);
     }
@@ -379,16 +392,16 @@ class Worker {
 
 }  // namespace
 
-std::size_t workspace(const Problem& p, int threads, bool same_products) {
-  if (p.rounding.any()) return workspace_rounded(p, threads);
-  return Schedule(Plan(p, nullptr, same_products), threads).bytes();
+std::size_t workspace(const Problem& p, const Call& call) {
+  if (p.rounding.any()) return workspace_rounded(p, call.threads());
+  return Schedule(Plan(p, nullptr, call), call.threads()).bytes();
 }
 
 void run(const Problem& p, const Token* token, Call& call, std::byte* memory) noexcept {
   if (p.rounding.any()) return run_rounded(p, token, call, memory);
   double positions = 0;
   for (std::int64_t t = 0; t < p.tokens; ++t) positions += double(token[t].count);
-  const Plan plan(p, token, call.same_products());
+  const Plan plan(p, token, call);
   Schedule(plan, call.threads())
       .run(call, memory, {.products = positions * double(p.heads) * (2 * p.latent + p.rope)});
 }

@@ -82,7 +82,7 @@ struct Problem {
   }
 };
 
-std::size_t workspace(const Problem&, int threads, bool same_products);
+std::size_t workspace(const Problem&, const Call&);
 /// `token` holds problem.tokens entries, every position of them valid. A row that attends to nothing is 0, with maximum
 /// and sum 0; with a sink (that is not -inf) they are the sink and 1, unless the row belongs to no sequence.
 void run(const Problem&, const Token* token, Call&, std::byte* memory) noexcept;
@@ -92,9 +92,7 @@ template <class Checked>
 void run(const char* op, const Checked& problem, Context& context) {
   Carver tokens;
   tokens.take<Token>(problem.attention.tokens);
-  Call call(context, op, [&](int threads) {
-    return tokens.bytes() + workspace(problem.attention, threads, context.same_products());
-  });
+  Call call(context, op, [&](const Call& call) { return tokens.bytes() + workspace(problem.attention, call); });
   auto* token = reinterpret_cast<Token*>(call.memory());
   problem.each_token([&](std::int64_t t, const Token& attended) { token[t] = attended; });
   run(problem.attention, token, call, call.memory() + tokens.bytes());

@@ -28,7 +28,7 @@ class DenseAttention : public ::testing::TestWithParam<const Kernels*> {
   }
   void run(const Problem& p, int threads, bool same_products = false) {
     Context context({.threads = threads, .isa = GetParam()->isa, .same_products = same_products});
-    Call call(context, "test", [&](int n) { return workspace(p, n, same_products); });
+    Call call(context, "test", [&](int n) { return workspace(p, *GetParam(), n, same_products); });
     dense::run(p, call, call.memory());
     call.finish();
   }
@@ -387,7 +387,7 @@ TEST_P(DenseAttention, WorkspaceIsBounded) {
   p.sequences = 1, p.group = 128, p.width = 512, p.rope = 64, p.value = 512;
   for (const DType type : {DType::bf16, DType::i8}) {
     p.kv_type = type;
-    for (const int threads : {1, 2, 16, 128}) EXPECT_LE(workspace(p, threads, false), std::size_t{64} << 20);
+    for (const int threads : {1, 2, 16, 128}) EXPECT_LE(workspace(p, *GetParam(), threads, false), std::size_t{64} << 20);
   }
 }
 

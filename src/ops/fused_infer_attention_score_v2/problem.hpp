@@ -27,7 +27,7 @@ Problem resolve(const FusedInferAttentionScoreV2Args&, const FusedInferAttention
 /// Value checking: finite numbers wherever the call looks, and a stencil that is the triangle.
 void check_values(const FusedInferAttentionScoreV2Args&, const Problem&);
 
-std::size_t workspace(const Problem&, int threads, bool same_products);
+std::size_t workspace(const Problem&, const Call&);
 void run(const Problem&, Call&, std::byte* memory) noexcept;
 
 }  // namespace dsakit::fused_infer_attention_score_v2_op

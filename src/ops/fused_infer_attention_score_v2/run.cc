@@ -24,10 +24,10 @@ void pad(const Problem& p, std::int64_t b, std::int64_t row) {
 
 }  // namespace
 
-std::size_t workspace(const Problem& p, int threads, bool same_products) {
+std::size_t workspace(const Problem& p, const Call& call) {
   Carver measure;
   measure.take<dense::Sequence>(p.sizes.sequences);
-  return measure.bytes() + dense::workspace(p.attention, threads, same_products);
+  return measure.bytes() + dense::workspace(p.attention, call.kernels(), call.threads(), call.same_products());
 }
 
 void run(const Problem& p, Call& call, std::byte* memory) noexcept {
@@ -67,7 +67,7 @@ void direct::fused_infer_attention_score_v2(const FusedInferAttentionScoreV2Args
   const op::Problem problem = op::check(args, outs);
   if (context.check_values()) op::check_values(args, problem);
   Call call(context, "fused_infer_attention_score_v2",
-            [&](int threads) { return op::workspace(problem, threads, context.same_products()); });
+            [&](const Call& call) { return op::workspace(problem, call); });
   op::run(problem, call, call.memory());
   call.finish();
 }

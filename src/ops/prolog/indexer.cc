@@ -30,7 +30,7 @@ IndexerProlog::IndexerProlog(const IndexerProblem& problem, const HiddenTile& hi
       query_(query),
       threads_(call.threads()),
       codes_stride_(Panel<std::int8_t>::depth(p_.rank)),
-      same_products_(call.same_products()) {
+      widens_(call.same_products() || call.kernels().widens_rows) {
   gamma_ = memory.take<float>(p_.dim);
   beta_ = memory.take<float>(p_.dim);
   cos_ = memory.take<bf16>(kTile * p_.rope);
@@ -54,7 +54,7 @@ IndexerProlog::Scratch IndexerProlog::carve(Carver& memory) const {
   s.sum = memory.take<float>(most_rows() * kPanel);
   s.y = memory.take<float>(kTile * kPanel);
   s.row = memory.take<float>(p_.dim);
-  s.wide = memory.take<float>(same_products_ ? most_rows() * p_.dim : 0);
+  s.wide = memory.take<float>(widens_ ? most_rows() * p_.dim : 0);
   s.in = memory.take<bf16>(most_rows() * p_.dim);
   s.rotated = memory.take<bf16>(kTile * p_.rope);
   s.out = memory.take<bf16>(most_rows() * p_.dim);
@@ -189,7 +189,7 @@ void IndexerProlog::rotate_first(bf16* rows, int token, int count, const Scratch
 const bf16* IndexerProlog::transformed(const bf16* in, int rows, const bf16* hadamard, const Scratch& s) const {
   if (!hadamard) return in;
   Operand operand = {in, nullptr, p_.dim};
-  if (same_products_) {
+  if (widens_) {
     kernels_.widen(in, rows * p_.dim, s.wide);
     operand = {nullptr, s.wide, p_.dim};
   }

@@ -67,7 +67,7 @@ class IndexerProlog {
   Taps* const taps_ = taps;
   std::int64_t first_ = 0, codes_stride_, scratch_bytes_;
   int count_ = 0;
-  bool same_products_;
+  bool widens_;
   TileSlots slots_;
   float *gamma_, *beta_, *k_, *scales_;
   bf16 *cos_, *sin_, *hadamard_q_, *hadamard_k_;

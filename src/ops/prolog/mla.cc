@@ -31,7 +31,7 @@ MlaProlog::MlaProlog(const MlaProblem& problem, const HiddenTile& hidden, const 
       codes_stride_(Panel<std::int8_t>::depth(p_.rank)),
       heads_of_task_(heads_of_panels(head_width(), p_.heads)),
       keeps_rope_(p_.quantised_query() && !p_.numerics.rounds_before_rope),
-      same_products_(call.same_products()) {
+      widens_(call.same_products() || call.kernels().widens_rows) {
   const bool codes = p_.quantised_query();
   auto floats = [&](bool wanted, std::int64_t n) { return wanted ? memory.take<float>(n) : nullptr; };
   gamma_cq_ = memory.take<float>(p_.rank);
@@ -47,7 +47,7 @@ MlaProlog::MlaProlog(const MlaProblem& problem, const HiddenTile& hidden, const 
   kv_ = memory.take<float>(kTile * (p_.latent + p_.rope));
   codes_ = codes ? memory.take<std::uint8_t>(kTile * codes_stride_) : nullptr;
   q_norm_ = codes ? nullptr : memory.take<bf16>(kTile * p_.rank);
-  q_norm_wide_ = floats(!codes && same_products_, kTile * p_.rank);
+  q_norm_wide_ = floats(!codes && widens_, kTile * p_.rank);
   Carver one;
   carve(one);
   scratch_bytes_ = std::int64_t(one.bytes());
@@ -60,9 +60,9 @@ MlaProlog::Scratch MlaProlog::carve(Carver& memory) const {
   return {memory.take<std::byte>(panel),
           memory.take<float>(kPanelsAtOnce * kTile * kPanel),
           memory.take<float>(kPanelsAtOnce * kTile * kPanel),
-          memory.take<bf16>(Operand::kBlockElements),
+          memory.take<std::byte>(Operand::kBlockElements * std::int64_t(widens_ ? sizeof(float) : sizeof(bf16))),
           memory.take<float>(2 * std::max(p_.rank, p_.latent + p_.rope)),
-          memory.take<float>(same_products_ ? kTile * p_.nope : 0),
+          memory.take<float>(widens_ ? kTile * p_.nope : 0),
           memory.take<bf16>(heads_of_task_ * kTile * head_width()),
           memory.take<float>((keeps_rope_ ? heads_of_task_ : 1) * kTile * p_.rope),
           memory.take<float>(kTile * p_.rope),
@@ -367,7 +367,7 @@ void MlaProlog::head(std::int64_t h, std::int64_t slot, const Scratch& s) const 
 /// The absorbed query of a head, to the output or, where that holds codes, to s.query.
 void MlaProlog::query_products(std::int64_t h, const bf16* q, const Scratch& s) const {
   Operand operand = {q, nullptr, head_width()};
-  if (same_products_) {
+  if (widens_) {
     for (int r = 0; r < count_; ++r) kernels_.widen(q + r * head_width(), p_.nope, s.wide + r * p_.nope);
     operand = {nullptr, s.wide, p_.nope};
   }

@@ -27,7 +27,7 @@ class MlaProlog {
   struct Scratch {  // of one thread
     std::byte* panel;
     float *sum, *sum2;  // [panels][kTile][64]
-    bf16* block;        // of hidden states
+    std::byte* block;   // of hidden states
     float *row, *wide;
     bf16* q;                // [heads of the task][kTile][nope+rope]
     float *rope, *rotated;  // the rope columns of q before any rounding, [heads of the task][kTile][rope]; of a head
@@ -62,7 +62,7 @@ class MlaProlog {
   Taps* const taps_ = taps;
   std::int64_t first_ = 0, codes_stride_, heads_of_task_, scratch_bytes_;
   int count_ = 0;
-  bool keeps_rope_, same_products_;
+  bool keeps_rope_, widens_;
   TileSlots slots_;
   float *gamma_cq_, *gamma_ckv_, *cos_, *sin_, *x_scales_, *scales_;
   float *smooth_, *latent_scale_, *key_scale_;  // one per column, or null

@@ -9,22 +9,24 @@
 namespace dsakit::prolog {
 
 void Operand::times(const Kernels& kernels, int rows, const Weight& weight, std::int64_t panel, std::int64_t panels,
-                    std::int64_t first, std::int64_t depth, bf16* block, float* c) const {
+                    std::int64_t first, std::int64_t depth, std::byte* block, float* c) const {
   const auto at = [&](std::int64_t p, std::int64_t row) {
     return weight.panel_bf16(0, panel + p, nullptr) + dsakit::Panel<bf16>::row(first + row);
   };
-  for (std::int64_t row = 0, n; row < depth; row += n) {
-    n = std::min<std::int64_t>(kSumBlock, depth - row);
-    for (int r = 0; r < rows && !wide; ++r)
-      std::memcpy(block + r * kBlockPitch, narrow + r * stride + row, std::size_t(n) * sizeof(bf16));
-    for (std::int64_t p = 0; p < panels; ++p) {
-      const bf16* const next = p + 1 < panels ? at(p + 1, row) : row + n < depth ? at(0, row + n) : nullptr;
-      const Ahead ahead{next, next ? kPanel * std::ptrdiff_t(sizeof(bf16)) : 0};
-      float* const sums = c + p * (kTile * kPanel);
-      if (wide) kernels.product(wide + row, stride, rows, at(p, row), int(n), sums, kPanel, row > 0, ahead);
-      else kernels.product(block, kBlockPitch, rows, at(p, row), int(n), sums, kPanel, row > 0, ahead);
+  const auto blocks_of = [&]<class T>(const T* from) {
+    T* const some = reinterpret_cast<T*>(block);
+    for (std::int64_t row = 0, n; row < depth; row += n) {
+      n = std::min<std::int64_t>(kSumBlock, depth - row);
+      for (int r = 0; r < rows; ++r)
+        std::memcpy(some + r * kBlockPitch, from + r * stride + row, std::size_t(n) * sizeof(T));
+      for (std::int64_t p = 0; p < panels; ++p) {
+        const bf16* const next = p + 1 < panels ? at(p + 1, row) : row + n < depth ? at(0, row + n) : nullptr;
+        const Ahead ahead{next, next ? kPanel * std::ptrdiff_t(sizeof(bf16)) : 0};
+        kernels.product(some, kBlockPitch, rows, at(p, row), int(n), c + p * (kTile * kPanel), kPanel, row > 0, ahead);
+      }
     }
-  }
+  };
+  wide ? blocks_of(wide) : blocks_of(narrow);
 }
 
 HiddenTile::HiddenTile(const Rows& x, std::int64_t width, bool halves, const Call& call, Carver& memory)
@@ -32,7 +34,7 @@ HiddenTile::HiddenTile(const Rows& x, std::int64_t width, bool halves, const Cal
       width_(width),
       copies_(x.uniform_stride < 0),
       shifts_(halves && second_from() != split()),
-      widens_(call.same_products()) {
+      widens_(call.same_products() || call.kernels().widens_rows) {
   if (!x.tensor.data) return;
   const std::int64_t rest = width - second_from();
   if (x.tensor.dtype == DType::i8) {
@@ -41,7 +43,7 @@ HiddenTile::HiddenTile(const Rows& x, std::int64_t width, bool halves, const Cal
   }
   if (copies_) copy_ = memory.take<bf16>(kTile * width);
   if (shifts_) shifted_ = memory.take<bf16>(kTile * rest);
-  if (widens_) wide_ = memory.take<float>(kTile * width);
+  if (widens_) wide_ = memory.take<float>(kTile * wide_stride());
   if (widens_ && shifts_) shifted_wide_ = memory.take<float>(kTile * rest);
 }
 
@@ -66,13 +68,13 @@ void HiddenTile::begin(const Kernels& kernels, std::int64_t first, int count) {
     second_ = {shifted_, nullptr, rest};
   }
   if (!widens_) return;
-  for (int r = 0; r < count; ++r) kernels.widen(all_.narrow + r * all_.stride, width_, wide_ + r * width_);
-  all_ = {nullptr, wide_, width_};
+  for (int r = 0; r < count; ++r) kernels.widen(all_.narrow + r * all_.stride, width_, wide_ + r * wide_stride());
+  all_ = {nullptr, wide_, wide_stride()};
   if (shifts_) {
     kernels.widen(shifted_, count * rest, shifted_wide_);
     second_ = {nullptr, shifted_wide_, rest};
   } else {
-    second_ = {nullptr, wide_ + second_from(), width_};
+    second_ = {nullptr, wide_ + second_from(), wide_stride()};
   }
 }
 

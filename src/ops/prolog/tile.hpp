@@ -38,7 +38,8 @@ inline std::int64_t heads_of_panels(std::int64_t width, std::int64_t heads) {
 
 enum class Stage { hidden_products, rows, heads };
 
-/// bf16 rows for a product; widened where the context wants the same products on every machine.
+/// bf16 rows for a product; widened where the context wants the same products on every machine, or the kernels would
+/// widen them for each panel.
 struct Operand {
   const bf16* narrow = nullptr;
   const float* wide = nullptr;  // instead
@@ -57,10 +58,10 @@ struct Operand {
   }
 
   /// The same of neighbouring panels of a weight that is packed, c [panels][kTile][64]. A block of the rows, put together
-  /// in `block` (kBlockElements), meets all of them before the next: many rows are more than L2 holds, and each lies in
+  /// in `block` (of kBlockElements), meets all of them before the next: many rows are more than L2 holds, and each lies in
   /// a page of its own.
   void times(const Kernels& kernels, int rows, const Weight& weight, std::int64_t panel, std::int64_t panels,
-             std::int64_t first, std::int64_t depth, bf16* block, float* c) const;
+             std::int64_t first, std::int64_t depth, std::byte* block, float* c) const;
   static constexpr std::int64_t kBlockPitch = kSumBlock + 32, kBlockElements = kTile * kBlockPitch;
 
   /// A panel of a weight, from its row `first` (even) on.
@@ -104,6 +105,8 @@ class HiddenTile {
   std::int64_t codes_stride() const { return Panel<std::int8_t>::depth(width_); }
 
  private:
+  std::int64_t wide_stride() const { return width_ + 32; }  // rows must not share cache sets
+
   Rows x_;
   std::int64_t width_;
   bool copies_, shifts_, widens_;
