@@ -274,11 +274,9 @@ DSAKIT_INLINE void ask_for(const std::int8_t* key, std::ptrdiff_t key_stride, in
 /// Keys [key, key + n) against a query; lanes in and out.
 template <class V, class Dot>
 DSAKIT_INLINE void add_scores(const IndexQueryI8& query, const std::int8_t* key, std::ptrdiff_t key_stride, int n,
-                              typename V::F* lane, const std::int8_t* ahead) {
+                              const std::int32_t* start, typename V::F* lane, const std::int8_t* ahead) {
   using Scores = CodeScores<V, Dot>;
   const std::ptrdiff_t pitch = IndexQueryLayout<std::uint8_t>::block(query.dims);
-  std::int32_t start[(Scores::kKeys + 3) / 4 * 4];
-  if constexpr (Dot::kBiasedQuery) Scores::starts(key, key_stride, n, query.dims, start);
   const auto groups = [&]<bool Tail>(const auto* from, std::ptrdiff_t stride) {
     using From = std::remove_cvref_t<decltype(*from)>;
     const auto group = [&]<int Vectors>(int block) {
@@ -619,9 +617,10 @@ void index_scores_in_halves(const IndexQueryI8& query, int count_of_heads, const
 
 template <class V, class Dot>
 void index_scores_of_codes(const IndexQueryI8& query, const std::int8_t* key, std::ptrdiff_t key_stride, int count,
-                           float* scores, const std::int8_t* ahead) noexcept {
+                           float* scores, const std::int8_t* ahead, KeyStarts* starts) noexcept {
   using Scores = CodeScores<V, Dot>;
-  constexpr int kParts = V::kParts;
+  constexpr int kParts = V::kParts, kKeys = Scores::kKeys;
+  static_assert(kKeys % 4 == 0);  // starts are made in fours
   if (const int heads = few_heads<V>(query); heads > 0 && count >= kGemvKeys) {
     if constexpr (V::kLanes != 8)
       return index_scores_of_few<V, Dot>(query, heads, key, key_stride, count, scores, ahead);
@@ -629,14 +628,19 @@ void index_scores_of_codes(const IndexQueryI8& query, const std::int8_t* key, st
       return index_scores_along_dims<V, Dot>(query, heads, key, key_stride, count, scores, ahead);
     else return index_scores_in_halves<V, Dot>(query, heads, key, key_stride, count, scores, ahead);
   }
+  std::int32_t own[kKeys], *start = starts ? starts->start : own;
+  const bool made = starts && starts->made;
   for (int n; count > 0; count -= n, key += n * key_stride, scores += n) {
-    n = least(count, Scores::kKeys);
-    typename V::F lane[(Scores::kKeys + 3) / 4 * 4 * kParts];
+    n = least(count, kKeys);
+    typename V::F lane[kKeys * kParts];
     for (int i = 0; i < (n + 3) / 4 * 4 * kParts; ++i) lane[i] = typename V::F{};
-    add_scores<V, Dot>(query, key, key_stride, n, lane, ahead);
+    if (Dot::kBiasedQuery && !made) Scores::starts(key, key_stride, n, query.dims, start);
+    add_scores<V, Dot>(query, key, key_stride, n, start, lane, ahead);
     if (ahead) ahead += n * key_stride;
+    if (starts) start += n;
     store_folded<V>(lane, n, scores);
   }
+  if (starts) starts->made = true;
 }
 
 /// The smallest magnitude that is not 0; infinity without one.

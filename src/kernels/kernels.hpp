@@ -89,8 +89,22 @@ struct Entry<ProductOfCodes> {
     function(a, a_stride, m, panel, column_sums, k, c, c_stride, ahead);
   }
 };
+/// What keys add to their dots with every query alike: the first to meet them may make it, with room for three more, for
+/// the others.
+struct KeyStarts {
+  std::int32_t* start;
+  bool made = false;
+};
 using IndexScoresOfCodes = void (*)(const IndexQueryI8& query, const std::int8_t* key, std::ptrdiff_t key_stride,
-                                    int count, float* scores, const std::int8_t* ahead) noexcept;
+                                    int count, float* scores, const std::int8_t* ahead, KeyStarts* starts) noexcept;
+template <>
+struct Entry<IndexScoresOfCodes> {
+  IndexScoresOfCodes function;
+  void operator()(const IndexQueryI8& query, const std::int8_t* key, std::ptrdiff_t key_stride, int count, float* scores,
+                  const std::int8_t* ahead = nullptr, KeyStarts* starts = nullptr) const noexcept {
+    function(query, key, key_stride, count, scores, ahead, starts);
+  }
+};
 using IndexScoresOfFloats = void (*)(const IndexQueryF32& query, const float* key, std::ptrdiff_t key_stride, int count,
                                      float* scores) noexcept;
 template <class From, class To>

@@ -433,6 +433,12 @@ TEST_P(OnRung, IndexScoresI8) {
         const Guarded<std::int8_t> key(random_codes((count - 1) * stride + dims), edge);
         const Guarded<float> scores(count, edge);
         k.index_scores(IndexQueryI8{codes, weight, blocks, dims}, key, stride, count, scores, key);
+        const Guarded<float> same_scores(count, edge), more_scores(count, edge);
+        std::vector<std::int32_t> start(std::size_t(count) + 3);
+        KeyStarts starts{start.data()};
+        for (const auto* to : {&same_scores, &more_scores})
+          k.index_scores(IndexQueryI8{codes, weight, blocks, dims}, key, stride, count, *to, nullptr, &starts);
+        ASSERT_TRUE(same(same_scores.values(), scores.values()) && same(more_scores.values(), scores.values()));
         for (int s = 0; s < count; ++s) {
           float lane[16] = {};
           for (int h = 0; h < blocks * kHeadBlock; ++h) {

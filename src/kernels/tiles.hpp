@@ -304,13 +304,13 @@ DSAKIT_INLINE void tiles_of_query(const IndexQueryI8& query, int steps, char* ti
 /// Few keys are not worth the arrangement.
 template <class V, class Tiles>
 void index_scores_on_tiles(const IndexQueryI8& query, const std::int8_t* key, std::ptrdiff_t key_stride, int count,
-                           float* scores, const std::int8_t* ahead) noexcept {
+                           float* scores, const std::int8_t* ahead, KeyStarts* starts) noexcept {
   using F = typename V::F;
   using I = typename V::I;
   constexpr int kParts = V::kParts, kMost = 4;  // blocks of heads
   const int steps = (query.dims + kTileBytes - 1) / kTileBytes, tail = query.dims % kTileBytes;
   if (count < kTileSide || query.head_blocks * steps > kQueryTiles)
-    return rung_below<V, Tiles>.index_scores(query, key, key_stride, count, scores, ahead);
+    return rung_below<V, Tiles>.index_scores(query, key, key_stride, count, scores, ahead, starts);
   alignas(64) char tiles[kQueryTiles * kTileSide * kTileBytes], key_tail[kTileSide * kTileBytes];
   tiles_of_query<V>(query, steps, tiles);
   int shaped = 0;
@@ -807,6 +807,7 @@ template <class V, class Tiles>
 void fill_tiles(Kernels& k) {
   rung_below<V, Tiles> = k;
   static_cast<Entry<Product<bf16, bf16>>&>(k.product) = {product_on_tiles<V, Tiles>};
+  k.widens_rows = false;
   static_cast<Entry<ProductOfCodes>&>(k.product) = {product_of_codes_on_tiles<V, Tiles>};
   static_cast<Entry<ProductOfScaled<bf16>>&>(k.product) = {product_of_scaled_on_tiles<V, Tiles>};
   static_cast<Entry<IndexScoresOfCodes>&>(k.index_scores) = {index_scores_on_tiles<V, Tiles>};

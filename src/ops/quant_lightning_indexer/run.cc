@@ -50,7 +50,8 @@ class Scorer {
   Scorer(const Problem& p, const Kernels& kernels, const Plan& plan, Carver& carver)
       : keys_(p, kernels, plan, carver),
         codes_(carver.take<std::uint8_t>(plan.group * Layout::elements(p.heads, p.dims))),
-        weights_(carver.take<float>(plan.group * Layout::heads(p.heads))) {}
+        weights_(carver.take<float>(plan.group * Layout::heads(p.heads))),
+        starts_(carver.take<std::int32_t>(plan.block + 3)) {}
 
   void take_query(std::int64_t r, std::int64_t row) {
     const Problem& p = keys_.p;
@@ -69,7 +70,10 @@ class Scorer {
     }
   }
 
-  void take_keys(const SequenceRows& s, std::int64_t first, std::int64_t count) { keys_.take(s, first, count); }
+  void take_keys(const SequenceRows& s, std::int64_t first, std::int64_t count) {
+    keys_.take(s, first, count);
+    known_ = 0;
+  }
 
   void score(std::int64_t r, std::int64_t count, float* scores) {
     const Problem& p = keys_.p;
@@ -79,7 +83,9 @@ class Scorer {
       // The first row brings the keys to L2, where the others find them.
       const std::int64_t next = keys_.first + j + n;
       const std::int8_t* ahead = r == 0 && next < keys_.end ? keys_.key(p.keys.offset(keys_.sequence, next)) : nullptr;
-      keys_.kernels.index_scores(query, keys_.key(at), p.keys.row_stride, int(n), scores + j, ahead);
+      KeyStarts starts{starts_ + j, j + n <= known_};
+      keys_.kernels.index_scores(query, keys_.key(at), p.keys.row_stride, int(n), scores + j, ahead, &starts);
+      if (starts.made && j <= known_) known_ = std::max(known_, j + n);
     });
     keys_.scale(scores, count);
   }
@@ -89,6 +95,8 @@ class Scorer {
   KeyScales keys_;
   std::uint8_t* codes_;
   float* weights_;
+  std::int32_t* starts_;    // of the block's keys
+  std::int64_t known_ = 0;  // of so many of them
 };
 
 /// The fp16 intermediates of the device: the keys become the rows of a matrix product with the heads as columns.
