@@ -242,6 +242,9 @@ TEST_P(OnRung, ProductBf16) {
         p.check(got, rows, add);
         p.check_rows(k.product, got, rows, add);
         ASSERT_TRUE(same(got, p.run(k.product, rows, add, Edge::begin)));
+        std::vector<float> wide;
+        for (const bf16 x : rows) wide.push_back(to_float(x));
+        ASSERT_TRUE(!k.widens_rows || same(got, p.run(k.product, wide, add, Edge::end))) << depth << " " << m;
       }
 }
 
