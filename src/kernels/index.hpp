@@ -634,7 +634,8 @@ void index_scores_of_codes(const IndexQueryI8& query, const std::int8_t* key, st
     n = least(count, kKeys);
     typename V::F lane[kKeys * kParts];
     for (int i = 0; i < (n + 3) / 4 * 4 * kParts; ++i) lane[i] = typename V::F{};
-    if (Dot::kBiasedQuery && !made) Scores::starts(key, key_stride, n, query.dims, start);
+    if constexpr (Dot::kBiasedQuery)
+      if (!made) Scores::starts(key, key_stride, n, query.dims, start);
     add_scores<V, Dot>(query, key, key_stride, n, start, lane, ahead);
     if (ahead) ahead += n * key_stride;
     if (starts) start += n;
