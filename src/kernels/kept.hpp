@@ -68,6 +68,31 @@ DSAKIT_INLINE void store_kept(T* y, Bits x, int some) {
   else V::store_words(y, x, some);
 }
 
+/// Two registers of numbers that were computed: a NaN among those is quiet, and what the upper half has of it stays.
+template <class V, class T>
+DSAKIT_INLINE void store_two(T* y, typename V::F a, typename V::F b) {
+  using I = typename V::I;
+  if constexpr (__is_same(T, bf16)) {
+    const I halves = V::rounded_halves(V::upper_halves(I(a), I(b)), V::lower_halves(I(a), I(b)));
+    V::store(y, V::halves_in_order(halves));
+  } else {
+    store_kept<V>(y, keep<V, T>(a), V::kLanes), store_kept<V>(y + V::kLanes, keep<V, T>(b), V::kLanes);
+  }
+}
+
+/// y = value(i, some), a register of n numbers that are computed from the i-th on.
+template <class V, class T, class Value>
+DSAKIT_INLINE void store_row(T* y, std::int64_t n, Value value) {
+  std::int64_t i = 0;
+  for (; i + 2 * V::kLanes <= n; i += 2 * V::kLanes) {
+    const typename V::F a = value(i, V::kLanes), b = value(i + V::kLanes, V::kLanes);
+    store_two<V>(y + i, a, b);
+  }
+  each_register<V>(n - i, [=](std::int64_t rest, int some) __attribute__((always_inline)) {
+    store_kept<V>(y + i + rest, keep<V, T>(value(i + rest, some)), some);
+  });
+}
+
 template <class V, class T>
 void widen(const T* x, std::int64_t n, float* y) noexcept {
   each_register<V>(n, [=](std::int64_t i, int some) __attribute__((always_inline)) {

@@ -146,12 +146,15 @@ void quantize(const T* x, std::int64_t n, float multiplier, std::int8_t* codes, 
   else row(nullptr);
 }
 
+/// The largest of a block is looked for beside the codes of the one before: it is a chain that they wait for.
 template <class V, class T>
 void quantize_blocks(const T* x, std::int64_t n, std::int64_t block, float min_scale, std::int8_t* codes,
                      float* scales) noexcept {
-  for (std::int64_t some; n > 0; n -= some, x += some, codes += some) {
-    some = n < block ? n : block;
-    const float largest = max_abs<V>(x, some, nullptr), inverse = 1.0f / largest;
+  std::int64_t some = n < block ? n : block;
+  float largest = max_abs<V>(x, some, nullptr);
+  while (n > 0) {
+    const std::int64_t next = n - some < block ? n - some : block;
+    const float inverse = 1.0f / largest, next_largest = max_abs<V>(x + some, next, nullptr);
     float multiplier = inverse * 127.0f, scale = largest * (1.0f / 127.0f);
     if (!(multiplier < __builtin_inff())) multiplier = scale = 0;
     else if (min_scale > 0) {
@@ -162,6 +165,7 @@ void quantize_blocks(const T* x, std::int64_t n, std::int64_t block, float min_s
       return load_row<V>(x + i, lanes) * multiplier;
     });
     *scales++ = scale;
+    n -= some, x += some, codes += some, some = next, largest = next_largest;
   }
 }
 
@@ -211,19 +215,27 @@ DSAKIT_INLINE void load_adjacent(const T* x, int some, typename V::F& a, typenam
 
 template <class V, class T>
 DSAKIT_INLINE void store_adjacent(T* y, typename V::F a, typename V::F b, int some) {
+  using I = typename V::I;
+  using U = typename V::U;
   if constexpr (__is_same(T, float)) {
     for (int i = 0; i < some; ++i) y[2 * i] = a[i], y[2 * i + 1] = b[i];
   } else {
-    const typename V::I pairs = keep<V, T>(a) | keep<V, T>(b) << 16;
+    I pairs;
+    if constexpr (__is_same(T, bf16))
+      pairs = V::rounded_halves(I(U(a) >> 16) | V::high_bf16(I(b)), (I(a) & 0xffff) | V::low_bf16(I(b)));
+    else pairs = keep<V, T>(a) | keep<V, T>(b) << 16;
     V::store_floats(reinterpret_cast<float*>(y), typename V::F(pairs), some);
   }
 }
 
-/// cos and sin that all rows share are loaded once.
+/// Rows are read and written from front to back; if they follow each other, what comes next is asked for. cos and sin
+/// that all share are widened once.
 template <class V, class T, RopePairs Pairs>
 DSAKIT_INLINE void rotate_rows(const RotateRows<T>& t) {
   using F = typename V::F;
   constexpr bool kIn = Pairs != RopePairs::half, kOut = Pairs == RopePairs::adjacent;
+  constexpr std::int64_t kShared = 128;                                  // pairs
+  constexpr std::int64_t kLine = 64 / sizeof(T), kAhead = 1024 / sizeof(T);  // elements
   const auto load = [&]<bool Adjacent>(const T* from, std::int64_t j, int some, F& a, F& b)
                         __attribute__((always_inline)) {
     if constexpr (Adjacent) load_adjacent<V>(from + 2 * j, some, a, b);
@@ -238,25 +250,48 @@ DSAKIT_INLINE void rotate_rows(const RotateRows<T>& t) {
     load.template operator()<kOut>(t.sin + r * t.sin_stride, j, some, f.sin_a, f.sin_b);
     return f;
   };
-  const auto turn = [&](const Factors& f, std::int64_t r, std::int64_t j, int some) __attribute__((always_inline)) {
+  const auto turn = [&](const Factors& f, const T* x, std::int64_t j, int some, F& first, F& second)
+                        __attribute__((always_inline)) {
     F a, b;
-    load.template operator()<kIn>(t.x + r * t.x_stride, j, some, a, b);
-    const F first = a * f.cos_a - b * f.sin_a, second = b * f.cos_b + a * f.sin_b;
-    T* const y = t.y + r * t.y_stride;
-    if constexpr (kOut) return store_adjacent<V>(y + 2 * j, first, second, some);
-    store_kept<V>(y + j, keep<V, T>(first), some);
-    store_kept<V>(y + t.half + j, keep<V, T>(second), some);
+    load.template operator()<kIn>(x, j, some, a, b);
+    first = a * f.cos_a - b * f.sin_a, second = b * f.cos_b + a * f.sin_b;
   };
-  if (t.cos_stride == 0 && t.sin_stride == 0)
-    each_register<V>(t.half, [&](std::int64_t j, int some) __attribute__((always_inline)) {
-      const Factors f = factors(0, j, some);
-      for (std::int64_t r = 0; r < t.rows; ++r) turn(f, r, j, some);
+  const auto row = [&](std::int64_t r, auto factors_of) __attribute__((always_inline)) {
+    const T* const x = t.x + r * t.x_stride;
+    T* const y = t.y + r * t.y_stride;
+    std::int64_t j = 0;
+    for (; !kOut && j + 2 * V::kLanes <= t.half; j += 2 * V::kLanes) {
+      F first[2], second[2];
+#pragma GCC unroll 2
+      for (int i = 0; i < 2; ++i) {
+        const std::int64_t at = j + i * V::kLanes;
+        turn(factors_of(at, V::kLanes), x, at, V::kLanes, first[i], second[i]);
+      }
+      store_two<V>(y + j, first[0], first[1]), store_two<V>(y + t.half + j, second[0], second[1]);
+    }
+    each_register<V>(t.half - j, [&](std::int64_t rest, int some) __attribute__((always_inline)) {
+      F first, second;
+      turn(factors_of(j + rest, some), x, j + rest, some, first, second);
+      if constexpr (kOut) return store_adjacent<V>(y + 2 * (j + rest), first, second, some);
+      store_kept<V>(y + j + rest, keep<V, T>(first), some);
+      store_kept<V>(y + t.half + j + rest, keep<V, T>(second), some);
     });
-  else
+  };
+  if (t.cos_stride == 0 && t.sin_stride == 0 && t.half <= kShared) {
+    const bool follow = t.x_stride == 2 * t.half && t.y_stride == 2 * t.half;
+    Factors shared[kShared / V::kLanes];
+    each_register<V>(t.half, [&](std::int64_t j, int some) __attribute__((always_inline)) {
+      shared[j / V::kLanes] = factors(0, j, some);
+    });
+    for (std::int64_t r = 0; r < t.rows; ++r) {
+      for (std::int64_t i = r * t.x_stride; follow && i < (r + 1) * t.x_stride; i += kLine)
+        prefetch_l2(t.x + i + kAhead), prefetch_to_write(t.y + i + kAhead);
+      row(r, [&](std::int64_t j, int) __attribute__((always_inline)) { return shared[j / V::kLanes]; });
+    }
+  } else {
     for (std::int64_t r = 0; r < t.rows; ++r)
-      each_register<V>(t.half, [&](std::int64_t j, int some) __attribute__((always_inline)) {
-        turn(factors(r, j, some), r, j, some);
-      });
+      row(r, [&](std::int64_t j, int some) __attribute__((always_inline)) { return factors(r, j, some); });
+  }
 }
 
 template <class V, class T>
@@ -269,9 +304,8 @@ void rotate(const RotateRows<T>& t) noexcept {
 template <class V, class T>
 void dequantize(const std::int32_t* acc, std::int64_t n, float row_scale, const float* column_scale, T* y) noexcept {
   const typename V::F row = V::set_float(row_scale);
-  each_register<V>(n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
-    const auto sum = V::to_float(V::load_bytes(acc + i, 4 * some));
-    store_kept<V>(y + i, keep<V, T>(sum * row * V::load_floats(column_scale + i, some)), some);
+  store_row<V>(y, n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
+    return V::to_float(V::load_bytes(acc + i, 4 * some)) * row * V::load_floats(column_scale + i, some);
   });
 }
 
@@ -383,8 +417,8 @@ void multiply_add(const float* __restrict x, const float* __restrict scale, int 
 template <class V, class T>
 void divide(const float* x, float divisor, std::int64_t n, T* y) noexcept {
   const typename V::F by = V::set_float(divisor);
-  each_register<V>(n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
-    store_kept<V>(y + i, keep<V, T>(V::load_floats(x + i, some) / by), some);
+  store_row<V>(y, n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
+    return V::load_floats(x + i, some) / by;
   });
 }
 
@@ -497,13 +531,13 @@ template <class V, class T>
 void swiglu(const T* a, const T* b, std::int64_t n, T* y) noexcept {
   using F = typename V::F;
   using I = typename V::I;
-  each_register<V>(n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
+  store_row<V>(y, n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
     const F x = load_row<V>(a + i, some);
     // exp(-x) only meets 1, so that less than exp(-40) is as good as that. 2^n in two steps: it may overflow.
     F shifted;
     const F m = exp_mantissa<V>(V::min(V::max(-x, V::set_float(-40)), V::set_float(89)), shifted);
     const F e = F(I(m) + ((I(shifted) - 1) << 23)) * 2.0f;
-    store_kept<V>(y + i, keep<V, T>(x / (e + 1.0f) * load_row<V>(b + i, some)), some);
+    return x / (e + 1.0f) * load_row<V>(b + i, some);
   });
 }
 
@@ -518,9 +552,9 @@ float rms_norm(const T* x, const float* gamma, std::int64_t n, float epsilon, T*
     return v * v;
   });
   const float rstd = inverse_root(sum, n, epsilon);
-  each_register<V>(n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
+  store_row<V>(y, n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
     prefetch_l2(x + n + i);  // of the next row
-    store_kept<V>(y + i, keep<V, T>(load_row<V>(x + i, some) * rstd * V::load_floats(gamma + i, some)), some);
+    return load_row<V>(x + i, some) * rstd * V::load_floats(gamma + i, some);
   });
   return rstd;
 }
@@ -536,14 +570,14 @@ float add_rms_norm(const T* a, const T* b, const float* gamma, const float* beta
     return v * v;
   });
   const float rstd = inverse_root(sum, n, epsilon);
-  each_register<V>(n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
+  store_row<V>(y, n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
     prefetch_l2(a + n + i), prefetch_l2(b + n + i);  // of the next rows
     F v = unkept<V, T>(keep<V, T>(load_row<V>(x + i, some) * rstd)) * V::load_floats(gamma + i, some);
     if (beta) {
       if constexpr (__is_same(T, f16)) v = unkept<V, T>(keep<V, T>(v));
       v += V::load_floats(beta + i, some);
     }
-    store_kept<V>(y + i, keep<V, T>(v), some);
+    return v;
   });
   return rstd;
 }
@@ -558,8 +592,8 @@ void weighted_sum(const T* const* rows, const float* weights, int count, std::in
     for (int j = 0; j < count; ++j)
 #pragma GCC unroll 4
       for (int r = 0; r < kAtOnce; ++r) sum[r] += load_row<V>(rows[j] + i + r * V::kLanes, V::kLanes) * weights[j];
-#pragma GCC unroll 4
-    for (int r = 0; r < kAtOnce; ++r) store_kept<V>(y + i + r * V::kLanes, keep<V, T>(sum[r]), V::kLanes);
+#pragma GCC unroll 2
+    for (int r = 0; r < kAtOnce; r += 2) store_two<V>(y + i + r * V::kLanes, sum[r], sum[r + 1]);
   }
   each_register<V>(n - i, [=](std::int64_t rest, int some) __attribute__((always_inline)) {
     F sum{};

@@ -40,6 +40,12 @@ struct VecBase {
   /// The lower half of each word, and the upper one, of pairs of bf16, as fp32.
   DSAKIT_INLINE static I low_bf16(I pairs) { return pairs << 16; }
   DSAKIT_INLINE static I high_bf16(I pairs) { return pairs & int(0xffff0000); }
+  /// 32-bit numbers in halves, `upper` and `lower`, as bf16: to nearest, ties to even; of a NaN the upper half.
+  DSAKIT_INLINE static I rounded_halves(I upper, I lower) {
+    const H high = H(upper), low = H(lower) ^ H(I{} + int(0x80008000));  // in the order of signed numbers
+    const H up = low > -(high & 1), nan = (high & 0x7fff) > 0x7f80;
+    return I(high - (up & ~nan));
+  }
   /// Codes biased by +128, or back.
   DSAKIT_INLINE static I biased(I codes) { return codes ^ int(0x80808080); }
   /// The 128-bit block b.
@@ -128,6 +134,8 @@ DSAKIT_INLINE void with_constant(int n, F f) {
 /// Asks for a line of memory to come to L1, or to L2 and no nearer.
 DSAKIT_INLINE void prefetch_l1(const void* p) { __builtin_prefetch(p, 0, 3); }
 DSAKIT_INLINE void prefetch_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
+/// To L1, as this core's own: what is written is read first.
+DSAKIT_INLINE void prefetch_to_write(const void* p) { __builtin_prefetch(p, 1, 3); }
 
 /// For what is read next, and how many bytes ahead of a stream: registers of whole lines leave most of it to the hardware,
 /// which requests for L1 disturb; smaller ones are slower without those (docs/notes/0024-prefetch.md).

@@ -78,6 +78,13 @@ struct Vec128 : VecBase<16> {
   DSAKIT_INLINE static I unpack_high8(I a, I b) {
     return I(__builtin_shufflevector(B(a), B(b), 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31));
   }
+  DSAKIT_INLINE static I upper_halves(I a, I b) {
+    return I(__builtin_shufflevector(H(a), H(b), 1, 3, 5, 7, 9, 11, 13, 15));
+  }
+  DSAKIT_INLINE static I lower_halves(I a, I b) {
+    return I(__builtin_shufflevector(H(a), H(b), 0, 2, 4, 6, 8, 10, 12, 14));
+  }
+  DSAKIT_INLINE static I halves_in_order(I x) { return x; }
   DSAKIT_INLINE static I unpack_low16(I a, I b) {
     return I(__builtin_shufflevector(H(a), H(b), 0, 8, 1, 9, 2, 10, 3, 11));
   }

@@ -60,6 +60,15 @@ struct Vec256 : VecBase<32> {
     if (n >= 8) _mm_storeu_si128(static_cast<__m128i*>(p), words);
     else copy_bytes(p, &words, 2 * n);
   }
+  // Halves of the words of a, then of those of b, in an order of their own, and from that to where they belong.
+  DSAKIT_INLINE static I upper_halves(I a, I b) {
+    return of(_mm256_packus_epi32(_mm256_srli_epi32(raw(a), 16), _mm256_srli_epi32(raw(b), 16)));
+  }
+  DSAKIT_INLINE static I lower_halves(I a, I b) {
+    const __m256i zero = _mm256_setzero_si256();
+    return of(_mm256_packus_epi32(_mm256_blend_epi16(raw(a), zero, 0xaa), _mm256_blend_epi16(raw(b), zero, 0xaa)));
+  }
+  DSAKIT_INLINE static I halves_in_order(I x) { return of(_mm256_permute4x64_epi64(raw(x), 0xd8)); }
   DSAKIT_INLINE static I load_codes(const void* p, int n) {
     if (n >= 8) return of(_mm256_cvtepi8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(p))));
     return of(_mm256_cvtepi8_epi32(load_few(p, n)));

@@ -57,6 +57,25 @@ struct Vec512 : VecBase<64> {
     if (n >= 16) _mm256_storeu_si256(static_cast<__m256i*>(p), words);
     else _mm256_mask_storeu_epi16(p, lanes(n), words);
   }
+  // Halves of the words of a, then of those of b, in an order of their own, and from that to where they belong.
+  DSAKIT_INLINE static I upper_halves(I a, I b) {
+    return of(_mm512_packus_epi32(_mm512_srli_epi32(raw(a), 16), _mm512_srli_epi32(raw(b), 16)));
+  }
+  DSAKIT_INLINE static I lower_halves(I a, I b) {
+    const __m512i half = _mm512_set1_epi32(0xffff);
+    return of(_mm512_packus_epi32(_mm512_and_si512(raw(a), half), _mm512_and_si512(raw(b), half)));
+  }
+  DSAKIT_INLINE static I halves_in_order(I x) {
+    return of(_mm512_permutexvar_epi64(_mm512_set_epi64(7, 5, 3, 1, 6, 4, 2, 0), raw(x)));
+  }
+  DSAKIT_INLINE static I rounded_halves(I upper, I lower) {
+    const __m512i high = raw(upper), one = _mm512_set1_epi16(1);
+    const __m512i tie = _mm512_sub_epi16(_mm512_set1_epi16(short(0x8000)), _mm512_and_si512(high, one));
+    const __mmask32 up = _mm512_mask_cmple_epi16_mask(_mm512_cmpgt_epu16_mask(raw(lower), tie),
+                                                      _mm512_and_si512(high, _mm512_set1_epi16(0x7fff)),
+                                                      _mm512_set1_epi16(0x7f80));
+    return of(_mm512_mask_add_epi16(high, up, high, one));
+  }
   /// Codes, their sign extended.
   DSAKIT_INLINE static I load_codes(const void* p, int n) {
     if (n >= 16) return of(_mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))));
