@@ -692,7 +692,8 @@ TEST_P(OnRung, Rotates) {
       for (const RopePairs pairs : {RopePairs::half, RopePairs::adjacent, RopePairs::adjacent_to_half}) {
         const auto of = [&]<class T>(T) {
           constexpr int kRows = 3;
-          const int n = 2 * half, pitch = n + (half % 4 ? 3 : 0), own = half % 3 ? n : 0;  // whether rows have a cos and sin of their own
+          const int n = 2 * half, pitch = n + (half % 4 ? 3 : 0);
+          const int own = half % 3 ? n : 0;  // whether rows have a cos and sin of their own
           const Guarded<T> x = kept<T>(half % 2 ? wild_floats(kRows * pitch) : random_floats(kRows * pitch), edge);
           const Guarded<T> cos = kept<T>(random_floats(kRows * n), edge), sin = kept<T>(random_floats(kRows * n), edge);
           const Guarded<T> y = kept<T>(std::vector<float>(kRows * pitch, 7), edge);
