@@ -259,8 +259,8 @@ class Bench {
         rows_i8_.bytes.data(), kWidth);
     });
     time("gemv_sums_i8", &Kernels::gemv_sums, size, work, [&](auto f) {
-      for (int column = 0; column < kWidth; column += kPanel)
-        f(codes_.data(), kKeys, rows / pieces, pieces, rows_i8_.bytes.data(), kKeys, column, kPanel, a_.data(), y_.data(),
+      for (int column = 0; column < kWidth; column += kGemvColumns)
+        f(codes_.data(), kKeys, rows / pieces, pieces, rows_i8_.bytes.data(), kKeys, column, kGemvColumns, a_.data(), y_.data(),
           rows_i8_.bytes.data());
     });
     time("gemv_dots_bf16", &Kernels::gemv_dots, size, work, [&](auto f) {
@@ -268,8 +268,8 @@ class Bench {
         kKeys, rows_bf16_.bytes.data(), kWidth);
     });
     time("gemv_sums_bf16", &Kernels::gemv_sums, size, work, [&](auto f) {
-      for (int column = 0; column < kWidth; column += kPanel)
-        f(a_bf16_.data(), kKeys, rows, rows_bf16_.bytes.data(), kKeys, column, kPanel, y_.data(),
+      for (int column = 0; column < kWidth; column += kGemvColumns)
+        f(a_bf16_.data(), kKeys, rows, rows_bf16_.bytes.data(), kKeys, column, kGemvColumns, y_.data(),
           rows_bf16_.bytes.data());
     });
     const auto wide = [&](Kept kept, const char* type, const auto& keys) {
@@ -277,8 +277,8 @@ class Bench {
         f(floats, rows, kept, keys.bytes.data(), kKeys, kWidth, y_.data(), kKeys, keys.bytes.data(), kWidth);
       });
       time("gemv_sums_wide", &Kernels::gemv_sums, size + " " + type, work, [&](auto f) {
-        for (int column = 0; column < kWidth; column += kPanel)
-          f(a_.data(), kKeys, rows, kept, keys.bytes.data(), kKeys, column, kPanel, y_.data(), keys.bytes.data());
+        for (int column = 0; column < kWidth; column += kGemvColumns)
+          f(a_.data(), kKeys, rows, kept, keys.bytes.data(), kKeys, column, kGemvColumns, y_.data(), keys.bytes.data());
       });
     };
     wide(Kept::bf16, "bf16", rows_bf16_);

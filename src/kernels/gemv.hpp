@@ -119,6 +119,43 @@ struct KeyBlock<V, Kind> {
   }
 };
 
+/// Lines of the rows that come next, asked for one at a time, evenly and in the order of memory: a core waits for a dozen
+/// at most, and who asks for more at once waits too. Some KiB ahead, which the hardware follows as one stream with what is
+/// read.
+class RowsAhead {
+ public:
+  /// Bytes [begin, end) of each row; of those of `later`, which come after `count` of these, to later_end.
+  DSAKIT_INLINE RowsAhead(const std::byte* const* rows, int count, const std::byte* const* later, std::ptrdiff_t begin,
+                          std::ptrdiff_t end, std::ptrdiff_t later_end)
+      : rows_(rows), later_(later), begin_(begin), end_(end), later_end_(later_end) {
+    constexpr int kBytes = 8 << 10, kMost = 64;  // rows; as many are valid of both
+    count_ = (count + kGemvKeys - 1) / kGemvKeys * kGemvKeys;
+    const int some = (end - begin) * kMost <= kBytes ? kMost : (end - begin) * kMost <= 2 * kBytes ? kMost / 2 : kMost / 4;
+    distance_ = least(some, count_);
+    start(0);
+  }
+  /// Where row j of these is at hand.
+  DSAKIT_INLINE void start(int j) {
+    const int more = j + distance_ - count_;
+    row_ = more < 0 ? rows_ + j + distance_ : later_ + least(more, distance_ - 1);
+    line_ = begin_, bytes_ = more < 0 ? end_ : later_end_;
+  }
+  DSAKIT_INLINE int distance() const { return distance_; }
+  DSAKIT_INLINE void ask() {
+    prefetch_l2(*row_ + line_);
+    line_ += 64;
+    if (line_ < bytes_) return;
+    line_ = begin_;
+    if (row_ == later_ + distance_ - 1) return;  // the last one
+    if (++row_ == rows_ + count_) row_ = later_, bytes_ = later_end_;
+  }
+
+ private:
+  const std::byte* const *rows_, *const *later_, *const *row_;
+  std::ptrdiff_t begin_, end_, later_end_, line_, bytes_;
+  int count_, distance_;
+};
+
 struct GemvDots {
   const std::int32_t* query;
   int pitch;
@@ -129,7 +166,7 @@ struct GemvDots {
   float* y;
   std::ptrdiff_t y_pitch;
   const std::byte* const* ahead;  // rows that will be wanted next
-  int ahead_bytes;
+  int ahead_bytes;  // of each; 0: nothing is asked for
 };
 
 /// Digits of a row to its float, as join_codes does.
@@ -149,7 +186,8 @@ template <class V, class Kind, int Digits, int Rows>
   constexpr int kRows = Rows * Digits, kHalves = Block::kOverlaps && kRows <= 6 ? 2 : 1;
   constexpr int kKeys = Block::kKeys * kHalves, kSteps = Block::kRegisters;
   const int bytes = t.bytes, count = t.count, pitch = t.pitch;
-  const int lines = least(bytes / 64, Block::kKeys), share = lines > 0 ? (Block::kKeys + lines - 1) / lines : 0;
+  constexpr int kStepsOfLine = 64 * kSteps / (Block::kKeys * Block::kBytes);
+  RowsAhead soon(t.keys, count, t.ahead, 0, bytes, t.ahead_bytes);
   Block next;
   if constexpr (Block::kOverlaps)
     unrolled<kSteps>([&]<int Step>() __attribute__((always_inline)) { next.template step<Step>(t.keys, 0, bytes); });
@@ -163,6 +201,7 @@ template <class V, class Kind, int Digits, int Rows>
     row[0] = t.keys + j;
 #pragma GCC unroll 2
     for (int h = 1; h <= kHalves; ++h) row[h] = j + Block::kKeys * h < count ? row[0] + Block::kKeys * h : row[0];
+    soon.start(j);
     for (int d = 0; d < bytes; d += Block::kBytes)
 #pragma GCC unroll 2
       for (int h = 0; h < kHalves; ++h) {
@@ -171,15 +210,10 @@ template <class V, class Kind, int Digits, int Rows>
         const int next_d = !down ? d : last ? 0 : d + Block::kBytes;
         if constexpr (!Block::kOverlaps) next.template step<0>(row[h], d, bytes - d);
         const Block now = next;
-        // A line of the next keys in turn with one of the rows ahead, which have time to come.
-        const int at = j + Block::kKeys * h;
-        if (d % 64 == 0) {
-          const std::byte* const* soon = at + kKeys < count ? t.keys + at + kKeys : row[0];
+        if (V::kBytes < 64 && d % 64 == 0) {
+          const std::byte* const* near = j + kKeys < count ? row[0] + kKeys : row[0];
 #pragma GCC unroll 16
-          for (int k = 0; k < Block::kKeys; ++k) prefetch<V>(soon[k] + d);
-        } else if (d % 64 == 32 && at < count) {
-          for (int k = d / 64 * share; k < least((d / 64 + 1) * share, Block::kKeys); ++k)
-            for (int b = 0; b < t.ahead_bytes; b += 64) prefetch_l2(t.ahead[at + k] + b);
+          for (int k = 0; k < Block::kKeys; ++k) prefetch_l1(near[k] + d);
         }
         const std::int32_t* q = t.query + GemvQuery::at(pitch, 0, d / 4 * (Kind::kWordPerStep ? Kind::kSteps : 1));
         unrolled<kSteps>([&]<int Step>() __attribute__((always_inline)) {
@@ -194,6 +228,7 @@ template <class V, class Kind, int Digits, int Rows>
             if (Kind::kWordPerStep || w + 1 == Kind::kSteps) q += pitch;
           }
           if constexpr (Block::kOverlaps) next.template step<Step>(next_row, next_d, bytes - next_d);
+          if (Step % kStepsOfLine == 0 && t.ahead_bytes > 0) soon.ask();
         });
       }
 #pragma GCC unroll 2
@@ -299,10 +334,8 @@ struct GemvSums {
   int count;
   std::ptrdiff_t column;
   int columns;
-  void* sums;
   const std::byte* const* ahead;
   int digits = 1;  // codes
-  int first = 0;   // row of sums
 };
 
 /// What weights are kept as: signed bytes, or what the dot prepares.
@@ -532,10 +565,9 @@ struct ValuesWidened {
   static constexpr int column(int i, int b) { return V::kLanes * i + 4 * b; }
 };
 
-/// Row r of the tile, as the dots want it.
+/// The row of a sum, as the dots want it.
 template <class Kind>
-DSAKIT_INLINE void take_weights(const GemvSums<typename Kind::Weight>& t, int r, typename Kind::Row& row) {
-  const int sum = t.first + r;
+DSAKIT_INLINE void take_weights(const GemvSums<typename Kind::Weight>& t, int sum, typename Kind::Row& row) {
   if constexpr (Kind::kJoins)
     if (t.digits > 1) return row.take_digits(t.weights, t.pitch, sum, t.digits, t.count);
   row.take(t.weights + sum * t.pitch, t.count);
@@ -571,114 +603,119 @@ DSAKIT_INLINE void add_dots(const typename Kind::Row* row, int j, const I* x, ty
   }
 }
 
-/// A four of registers, or one of its halves, from column `part` of the tile on. Of the rows ahead `Share` fourths are asked
-/// for, evenly: because more at a time than a core can wait for would stall it.
-template <class V, class Kind, int Rows, int First, int Last, bool Whole, int Share>
-DSAKIT_INLINE void gemv_sums_part(const typename Kind::Row* row, const GemvSums<typename Kind::Weight>& t, int part,
-                                  const std::byte* const* ahead) {
+/// Some keys, [first, last), and a four of registers of columns, or one of its halves, from column `part` on; sums wait in
+/// `sums` from some keys to the next. `Lines` of the rows ahead are asked for with each word.
+template <class V, class Kind, int Rows, int First, int Last, bool Whole, int Lines>
+DSAKIT_INLINE void gemv_sums_part(const typename Kind::Row* row, const GemvSums<typename Kind::Weight>& t, int first,
+                                  int last, int part, typename V::I* sums, RowsAhead& ahead) {
   using I = typename V::I;
+  using Sum = typename Kind::Sum;
   constexpr int kVectors = 2 * (Last - First + 1);
-  float* const sums = static_cast<float*>(t.sums) + part;
-  typename Kind::Sum sum[Rows][kVectors];
+  Sum sum[Rows][kVectors];
 #pragma GCC unroll 4
   for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 4
-    for (int i = 0; i < kVectors; ++i) sum[r][i] = row[r].start;
+    for (int i = 0; i < kVectors; ++i) sum[r][i] = first == 0 ? row[r].start : Sum(sums[4 * r + 2 * First + i]);
   const auto add = [&]<int Steps>(int j) __attribute__((always_inline)) {
     I x[kVectors];
     const std::byte* const* values = t.values + j;
     const int left = t.count - j, columns = t.columns - part;
     if constexpr (First == 0) Kind::template load<Whole, 0>(values, left, t.column + part, columns, x);
     if constexpr (Last == 1) Kind::template load<Whole, 1>(values, left, t.column + part, columns, x + kVectors - 2);
-    constexpr int kAhead = Kind::kKeys * Share / 4;  // rows; 0: one every now and then
-    if constexpr (Share > 0)
-      if (kAhead > 0 || j % (4 / Share) == 0)
-#pragma GCC unroll 4
-        for (int k = 0; k < (kAhead ? kAhead : 1); ++k)
-#pragma GCC unroll 4
-          for (int line = 0; line < Kind::kSize; ++line)
-            prefetch_l2(ahead[j * Share / 4 + k] + t.column * Kind::kSize + 64 * line);
+    unrolled<Lines>([&]<int>() __attribute__((always_inline)) { ahead.ask(); });
     add_dots<Kind, Steps>(row, j, x, sum);
   };
   // Where two keys take two steps, the last odd one takes one.
   constexpr bool kSplit = Kind::kKeys == 2 && Kind::kSteps == 2;
-  int j = 0;
-  for (const int end = kSplit ? t.count / 2 * 2 : t.count; j < end; j += Kind::kKeys)
-    add.template operator()<Kind::kSteps>(j);
+  int j = first;
+  for (const int end = kSplit ? last / 2 * 2 : last; j < end; j += Kind::kKeys) add.template operator()<Kind::kSteps>(j);
   if constexpr (kSplit)
-    if (j < t.count) add.template operator()<1>(j);
+    if (j < last) add.template operator()<1>(j);
 #pragma GCC unroll 4
   for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 4
-    for (int i = 0; i < kVectors; ++i)
-#pragma GCC unroll 4
-      for (int b = 0; b < V::kBytes / 16; ++b)
-        V::store_block(sums + r * kPanel + Kind::column(2 * First + i, b), I(sum[r][i]), b);
+    for (int i = 0; i < kVectors; ++i) sums[4 * r + 2 * First + i] = I(sum[r][i]);
 }
 
-/// Some rows of weights: as many columns at a time as there is room for sums.
-template <class V, class Kind, int Rows, bool Whole, int Share>
-[[gnu::noinline]] void gemv_sums_tile(const GemvSums<typename Kind::Weight>& t) {
-  typename Kind::Row row[Rows];
-#pragma GCC unroll 4
-  for (int r = 0; r < Rows; ++r) take_weights<Kind>(t, r, row[r]);
-  const auto four = [&]<int Some>(int part) __attribute__((always_inline)) {
+/// All columns.
+template <class V, class Kind, int Rows, int Lines>
+[[gnu::noinline]] void gemv_sums_tile(const typename Kind::Row* row, const GemvSums<typename Kind::Weight>& t, int first,
+                                      int last, typename V::I* sums, RowsAhead& ahead) {
+  const auto four = [&]<bool Whole>(int part) __attribute__((always_inline)) {
     if constexpr (V::kRegisters == 32 || Rows <= 2) {
-      gemv_sums_part<V, Kind, Rows, 0, 1, Whole, Some>(row, t, part, t.ahead);
+      gemv_sums_part<V, Kind, Rows, 0, 1, Whole, Lines>(row, t, first, last, part, sums, ahead);
     } else {
-      gemv_sums_part<V, Kind, Rows, 0, 0, Whole, Some / 2>(row, t, part, t.ahead);
-      gemv_sums_part<V, Kind, Rows, 1, 1, Whole, Some / 2>(row, t, part, t.ahead + (t.count + 3) / 4 * (Some / 2));
+      gemv_sums_part<V, Kind, Rows, 0, 0, Whole, Lines / 2>(row, t, first, last, part, sums, ahead);
+      gemv_sums_part<V, Kind, Rows, 1, 1, Whole, (Lines + 1) / 2>(row, t, first, last, part, sums, ahead);
     }
+    sums += 4 * Rows;
   };
-  four.template operator()<Share>(0);
-  if constexpr (V::kBytes < kPanel)
-    for (int part = V::kBytes; part < t.columns; part += V::kBytes) four.template operator()<0>(part);
+  int part = 0;
+  for (; part + V::kBytes <= t.columns; part += V::kBytes) four.template operator()<true>(part);
+  if (part < t.columns) four.template operator()<false>(part);
 }
 
-/// Tiles of a few rows of weights. Two or more ask for half of the rows ahead each.
+/// Some keys meet all columns and rows before the next ones: they stay in L1, memory is read row by row, and each pass over
+/// them asks for its part of what comes.
 template <class V, class Kind>
-DSAKIT_INLINE void gemv_sums(GemvSums<typename Kind::Weight> t, int rows) {
+DSAKIT_INLINE void gemv_sums(const GemvSums<typename Kind::Weight>& t, int rows, void* to) {
+  using I = typename V::I;
   constexpr int kMost = 4;
-  const auto each = [&]<bool Whole>() {
-    if (rows <= kMost)
-      return with_constant<kMost>(rows, [&]<int Rows>() { gemv_sums_tile<V, Kind, Rows, Whole, 4>(t); });
-    const std::byte* const* const ahead = t.ahead;
-    for (int r = 0; r < rows; r += kMost) {
-      t.ahead = ahead + (r == kMost ? (t.count + 3) / 4 * 2 : 0);
-      with_constant<kMost>(least(rows - r, kMost), [&]<int Rows>() { gemv_sums_tile<V, Kind, Rows, Whole, 2>(t); });
-      t.first += kMost;
-      t.sums = static_cast<float*>(t.sums) + kMost * kPanel;
+  constexpr int kLines = Kind::kKeys * Kind::kSize * V::kBytes / 64;  // that a word of a four of registers has
+  typename Kind::Row row[kGemvRows];
+  I sums[kGemvRows * 4 * (kGemvColumns / V::kBytes)];
+  for (int r = 0; r < rows; ++r) take_weights<Kind>(t, r, row[r]);
+  RowsAhead ahead(t.values, t.count, t.ahead, t.column * Kind::kSize, (t.column + t.columns) * Kind::kSize,
+                  (t.column + t.columns) * Kind::kSize);
+  const int parts = (t.columns + V::kBytes - 1) / V::kBytes, some = ahead.distance();
+  const auto each = [&]<int Lines>() {
+    for (int first = 0; first < t.count; first += some) {
+      ahead.start(first);
+      for (int r = 0; r < rows; r += kMost)
+        with_constant<kMost>(least(rows - r, kMost), [&]<int Rows>() {
+          gemv_sums_tile<V, Kind, Rows, Lines>(row + r, t, first, least(first + some, t.count), sums + 4 * parts * r, ahead);
+        });
     }
   };
-  if (t.columns == kPanel) each.template operator()<true>();
-  else each.template operator()<false>();
+  if (rows <= kMost) each.template operator()<kLines>();
+  else each.template operator()<(kLines + 1) / 2>();
+  for (int r = 0; r < rows; ++r) {
+    const int tile = r / kMost * kMost, of_tile = least(rows - tile, kMost);
+    for (int part = 0; part < parts; ++part)
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i)
+#pragma GCC unroll 4
+        for (int b = 0; b < V::kBytes / 16; ++b)
+          V::store_block(static_cast<float*>(to) + r * kGemvColumns + part * V::kBytes + Kind::column(i, b),
+                         sums[4 * (parts * tile + part * of_tile + r - tile) + i], b);
+  }
 }
 
 template <class V, class Dot>
 void gemv_sums_of_codes(const std::uint8_t* weights, std::ptrdiff_t pitch, int rows, int digits,
                         const std::byte* const* values, int count, std::ptrdiff_t column, int columns,
                         const float* unit, float* sums, const std::byte* const* ahead) noexcept {
-  alignas(64) std::int32_t exact[kGemvRows * kPanel];
+  alignas(64) std::int32_t exact[kGemvRows * kGemvColumns];
   const int some = Joins<Dot> && digits > 1 ? digits - 1 : digits;  // sums of a row
-  gemv_sums<V, ValuesOfCodes<V, Dot>>({weights, pitch, values, count, column, columns, exact, ahead, digits}, rows * some);
+  gemv_sums<V, ValuesOfCodes<V, Dot>>({weights, pitch, values, count, column, columns, ahead, digits}, rows * some, exact);
   for (int r = 0; r < rows; ++r)
-    join_codes<V>(exact + r * some * kPanel, kPanel, kPanel, some, unit[r], sums + r * kPanel);
+    join_codes<V>(exact + r * some * kGemvColumns, kGemvColumns, columns, some, unit[r], sums + r * kGemvColumns);
 }
 
 template <class V, class Dot>
 void gemv_sums_of_pairs(const bf16* weights, std::ptrdiff_t pitch, int rows, const std::byte* const* values, int count,
                         std::ptrdiff_t column, int columns, float* sums, const std::byte* const* ahead) noexcept {
-  gemv_sums<V, ValuesOfPairs<V, Dot>>({weights, pitch, values, count, column, columns, sums, ahead}, rows);
+  gemv_sums<V, ValuesOfPairs<V, Dot>>({weights, pitch, values, count, column, columns, ahead}, rows, sums);
 }
 
 template <class V>
 void gemv_sums_widened(const float* weights, std::ptrdiff_t pitch, int rows, Kept kept,
                        const std::byte* const* values, int count, std::ptrdiff_t column, int columns, float* sums,
                        const std::byte* const* ahead) noexcept {
-  const GemvSums<float> t{weights, pitch, values, count, column, columns, sums, ahead};
-  if (kept == Kept::f32) gemv_sums<V, ValuesWidened<V, float>>(t, rows);
-  else if (kept == Kept::f16) gemv_sums<V, ValuesWidened<V, f16>>(t, rows);
-  else gemv_sums<V, ValuesWidened<V, bf16>>(t, rows);
+  const GemvSums<float> t{weights, pitch, values, count, column, columns, ahead};
+  if (kept == Kept::f32) gemv_sums<V, ValuesWidened<V, float>>(t, rows, sums);
+  else if (kept == Kept::f16) gemv_sums<V, ValuesWidened<V, f16>>(t, rows, sums);
+  else gemv_sums<V, ValuesWidened<V, bf16>>(t, rows, sums);
 }
 
 }  // namespace

@@ -312,8 +312,8 @@ struct Kernels {
   void (*keep_shapes)(bool) noexcept;
 
   // ---- few rows (GEMV) with keys and values where they lie -------------------------------------------------------------
-  // Every pointer up to count rounded up to kGemvKeys is valid. Meanwhile the first `ahead_columns` of each row of
-  // `ahead`, as many as keys, are asked for.
+  // Every pointer up to count rounded up to kGemvKeys is valid, of `ahead` as well: rows that come after these, of which the
+  // first ones are asked for beside the last of these (`ahead_columns` of each; 0: nothing is asked for).
 
   /// Up to this many rows are faster so than with panels on this rung (at most kGemvRows; 0: none).
   int gemv_rows;
@@ -324,8 +324,8 @@ struct Kernels {
   ///   bf16   the bits of product on panels of these rows (but for the sign of a zero dot), dims <= kSumBlock
   ///   fp32   of what is kept as bf16, f16 or f32: likewise
   Overloads<GemvDotsOfCodes, GemvDotsOfPairs, GemvDotsWidened> gemv_dots;
-  /// sums[r * kPanel + c] = sum_j weights[r * pitch + j] * values[j][column + c], j < count <= 256, c < columns <= 64
-  /// (from there to 63: any).
+  /// sums[r * kGemvColumns + c] = sum_j weights[r * pitch + j] * values[j][column + c], j < count <= 256,
+  /// c < columns <= kGemvColumns (from there on: any).
   ///   codes  weights of 1 to 3 digits as split_codes makes them, [rows][digits], joined as join_codes does, times unit[r].
   ///          Same bits
   ///   bf16   the bits of product on panels; what follows an odd last weight is 0

@@ -15,6 +15,7 @@ inline constexpr int kScaleRows = 128;  // rows of a panel of e4m3 codes that sh
 inline constexpr int kHeadBlock = 16;   // index heads side by side
 inline constexpr int kGemvStep = 32;    // bytes of a key that the GEMV kernels take at a time
 inline constexpr int kGemvRows = 24;    // rows at most that the GEMV kernels serve
+inline constexpr int kGemvColumns = 2 * kPanel;  // of sums at most
 inline constexpr int kGemvCodes = 640;  // elements at most of a row of codes there
 inline constexpr int kStripRows = 8;     // rows at most that meet a matrix as it lies
 inline constexpr int kStripSums = 8 * 4096;  // of them and its columns

@@ -1367,9 +1367,9 @@ TEST_P(OnRung, GemvOfCodes) {
           if (few % digits) continue;
           const int joined = few / digits;
           for (int i = 0; i < few * pitch; ++i) weights[i] = std::uint8_t(any_code(i / pitch % digits, digits) + 128);
-          const Guarded<float> unit(random_floats(joined, 3), Edge::end), sums(joined * kPanel, Edge::end);
-          for (int column = 0; column < width; column += kPanel) {
-            const int columns = std::min(kPanel, width - column);
+          const Guarded<float> unit(random_floats(joined, 3), Edge::end), sums(joined * kGemvColumns, Edge::end);
+          for (int column = 0; column < width; column += kGemvColumns) {
+            const int columns = std::min(kGemvColumns, width - column);
             k.gemv_sums(weights, pitch, joined, digits, addresses.data(), count, column, columns, unit, sums,
                         addresses.data());
             for (int r = 0; r < joined; ++r)
@@ -1378,7 +1378,7 @@ TEST_P(OnRung, GemvOfCodes) {
                 for (int i = 0; i < digits; ++i)
                   for (int j = 0; j < count; ++j)
                     sum[i] += (weights[(r * digits + i) * pitch + j] - 128) * rows.pointer[j][column + c];
-                ASSERT_EQ(sums[r * kPanel + c], joined_of(sum, 1, digits, unit[r])) << few << " " << count << " " << width;
+                ASSERT_EQ(sums[r * kGemvColumns + c], joined_of(sum, 1, digits, unit[r])) << few << " " << count << " " << width;
               }
           }
         }
@@ -1414,17 +1414,18 @@ TEST_P(OnRung, GemvOfPairs) {
         const int weights_pitch = (count + 1) / 2 * 2;
         const Guarded<bf16> weights(random_halves<bf16>(few * weights_pitch), Edge::end);
         for (int r = 0; r < few && count % 2; ++r) weights[r * weights_pitch + count] = bf16{};
-        const Guarded<float> sums(few * kPanel, Edge::end);
+        const Guarded<float> sums(few * kGemvColumns, Edge::end);
         for (int column = 0; column < width; column += kPanel) {
-          const int columns = std::min(kPanel, width - column);
+          const int columns = std::min(kPanel, width - column), first = column % kGemvColumns;
           std::vector<const bf16*> part;
           for (const bf16* row : rows.pointer) part.push_back(row + column);
-          k.gemv_sums(weights, weights_pitch, few, addresses.data(), count, column, columns, sums,
-                          addresses.data());
+          if (first == 0)
+            k.gemv_sums(weights, weights_pitch, few, addresses.data(), count, column, std::min(kGemvColumns, width - column),
+                        sums, addresses.data());
           k.interleave(part.data(), count, columns, panel.data());
           k.product(weights, weights_pitch, few, panel.data(), count, expected.data(), kPanel, false);
           for (int r = 0; r < few; ++r)
-            ASSERT_EQ(std::memcmp(sums + r * kPanel, expected.data() + r * kPanel, sizeof(float) * columns), 0)
+            ASSERT_EQ(std::memcmp(sums + r * kGemvColumns + first, expected.data() + r * kPanel, sizeof(float) * columns), 0)
                 << few << " " << count << " " << width;
         }
       }
@@ -1455,18 +1456,19 @@ void check_gemv_widened(const Kernels& k, Kept kept, Transpose transpose, Interl
             ASSERT_EQ(y[r * pitch + j], expected[std::size_t(r * kPanel + j)]) << few << " " << count << " " << width;
 
         const std::vector<float> weights = random_floats(few * count, 1);
-        const Guarded<float> sums(few * kPanel, Edge::end);
+        const Guarded<float> sums(few * kGemvColumns, Edge::end);
         for (int column = 0; column < width; column += kPanel) {
-          const int columns = std::min(kPanel, width - column);
+          const int columns = std::min(kPanel, width - column), first = column % kGemvColumns;
           std::vector<const T*> part;
           for (const T* row : rows.pointer) part.push_back(row + column);
-          k.gemv_sums(weights.data(), count, few, kept, addresses.data(), count, column, columns, sums,
-                          addresses.data());
+          if (first == 0)
+            k.gemv_sums(weights.data(), count, few, kept, addresses.data(), count, column,
+                        std::min(kGemvColumns, width - column), sums, addresses.data());
           interleave(part.data(), count, columns, panel.data());
           product(weights.data(), count, few, panel.data(), count, expected.data(), kPanel, false);
           for (int r = 0; r < few; ++r)
             for (int c = 0; c < columns; ++c)
-              ASSERT_EQ(sums[r * kPanel + c], expected[std::size_t(r * kPanel + c)])
+              ASSERT_EQ(sums[r * kGemvColumns + first + c], expected[std::size_t(r * kPanel + c)])
                   << few << " " << count << " " << width;
         }
       }

@@ -527,30 +527,34 @@ void gemv_sums_of_pairs_on_tiles(const bf16* weights, std::ptrdiff_t pitch, int 
   constexpr int kLater = 2 * kPairRows;  // rows
   alignas(64) char tail[kTileSide * kTileBytes], pairs[2][kTileSide * kGroupBytes];
   alignas(64) float tile[kTileSide * kPanel];
-  for (int first = 0, n; first < rows; first += n, weights += n * pitch, sums += n * kPanel) {
+  for (int first = 0, n; first < rows; first += n, weights += n * pitch, sums += n * kGemvColumns) {
     n = least(rows - first, kTileSide);
     Tiles::configure(shapes_of_columns(n));
-    const auto interleave = [&](int j) __attribute__((always_inline)) {
-      if (j >= count) return;
-      const int some = least(count - j, kPairRows);
-      if (first == 0 && column % (2 * kPanel) == 0)  // of two panels at once
-        for (int k = 0; k < some; k += kGemvKeys)
-          ask_for_rows(j + kLater + kPairRows <= count ? values + j + kLater + k : ahead + j % kLater + k, 0, some - k, 2 * column,
-                       2 * column + 4 * kPanel);
-      const auto load = [&](int k, int byte) __attribute__((always_inline)) {
-        const std::byte* from = values[j + k] + 2 * column + byte;
-        return columns == kPanel ? V::load(from) : V::load_bytes(from, 2 * columns - byte);
+    for (int part = 0; part < columns; part += kPanel) {
+      const int bytes = 2 * least(columns - part, kPanel);
+      const auto interleave = [&](int j) __attribute__((always_inline)) {
+        if (j >= count) return;
+        const int some = least(count - j, kPairRows);
+        if (first == 0 && part == 0)  // all columns at once
+          for (int k = 0; k < some; k += kGemvKeys)
+            ask_for_rows(j + kLater + kPairRows <= count ? values + j + kLater + k : ahead + j % kLater + k, 0, some - k, 2 * column,
+                         2 * (column + columns));
+        const auto load = [&](int k, int byte) __attribute__((always_inline)) {
+          const std::byte* from = values[j + k] + 2 * (column + part) + byte;
+          return bytes == 2 * kPanel ? V::load(from) : V::load_bytes(from, bytes - byte);
+        };
+        tiles_of_pairs<V>(some, load, pairs[j / kPairRows % 2], [] {});
       };
-      tiles_of_pairs<V>(some, load, pairs[j / kPairRows % 2], [] {});
-    };
-    interleave(0);
-    for (int j = 0; j < count; j += kPairRows) {
-      interleave(j + kPairRows);  // a step ahead: a tile cannot be loaded before what was stored is in the cache
-      load_weights<V, Tiles>(weights + j, pitch, n, least(count - j, kPairRows), tail);
-      add_columns<TileDotBf16<Tiles>>(pairs[j / kPairRows % 2]);
+      unrolled<4>([]<int C>() __attribute__((always_inline)) { Tiles::template zero<C>(); });
+      interleave(0);
+      for (int j = 0; j < count; j += kPairRows) {
+        interleave(j + kPairRows);  // a step ahead: a tile cannot be loaded before what was stored is in the cache
+        load_weights<V, Tiles>(weights + j, pitch, n, least(count - j, kPairRows), tail);
+        add_columns<TileDotBf16<Tiles>>(pairs[j / kPairRows % 2]);
+      }
+      store_columns<Tiles>(tile);
+      for (int r = 0; r < n; ++r) order_columns<V, PairColumns<V>>(tile + r * kPanel, sums + r * kGemvColumns + part);
     }
-    store_columns<Tiles>(tile);
-    for (int r = 0; r < n; ++r) order_columns<V, PairColumns<V>>(tile + r * kPanel, sums + r * kPanel);
   }
   release<Tiles>();
 }

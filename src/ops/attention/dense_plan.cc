@@ -91,7 +91,7 @@ Scratch::Scratch(Carver& memory, const Plan& plan) {
   value_panels = PanelArray(memory, panels_of(p.value), panel_bytes(plan.type, kChunk));
   own_values = memory.take<std::byte>(panel_bytes(plan.type, kChunk));
   dots = memory.take<std::int32_t>(when(codes, rows * std::max(plan.query_digits, plan.probability_digits) * kPanel));
-  part = memory.take<float>(rows * kPanel);
+  part = memory.take<float>(std::max(rows * kPanel, std::min<std::int64_t>(rows, kGemvRows) * kGemvColumns));
   scores = memory.take<float>(chunk);
   rounded = memory.take<bf16>(when(pairs, plan.widens_rows ? std::min<std::int64_t>(kGemvRows * kScorePitch, chunk) : chunk));
   digits = memory.take<std::uint8_t>(when(codes, chunk * plan.probability_digits));

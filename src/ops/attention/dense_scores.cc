@@ -25,7 +25,7 @@ void Worker::score(int first, int count) const {
 
 /// Beside rope dots to `part`, else to where scores are.
 void Worker::score_codes(int first, int count, int row, int rows) const {
-  const std::ptrdiff_t pitch = p_.rope ? kPanel : kScorePitch;
+  const std::ptrdiff_t pitch = p_.rope ? part_pitch() : kScorePitch;
   float* const x = p_.rope ? part(row) : scores(row) + first;
   if (gemv_scores())
     return k_.gemv_dots(q_->gemv, tile_.rows(), plan_.query_digits, now_->key + first, count, p_.width, q_->row_unit,

@@ -83,7 +83,7 @@ void Worker::blend(int row, int outliers, float factor, int column, int columns,
     value[i] = reinterpret_cast<const T*>(now_->value[outlier_[row][i].key]) + column;
     probability[i] = outlier_[row][i].probability;
   }
-  k_.blend(s_.part + row * kPanel, value, probability, outliers, 1, factor, columns, keep, y);
+  k_.blend(part(block_.first + row), value, probability, outliers, 1, factor, columns, keep, y);
 }
 
 }  // namespace dsakit::attention::dense

@@ -60,8 +60,9 @@ void Worker::attend_block(Block block, const Partial& all) {
   const int step = gemv_scores() && !p_.rope ? kChunk : kPanel;
   for (int j = 0; j < now_->count; j += step) score(j, std::min(step, now_->count - j));
   softmax(all);
-  for (int c = 0; c < p_.value; c += kPanel) {
-    const int columns = std::min(kPanel, p_.value - c);
+  const int most = int(part_pitch());
+  for (int c = 0; c < p_.value; c += most) {
+    const int columns = std::min(most, p_.value - c);
     multiply_values(c, columns);
     blend(c, columns, all);
   }

@@ -63,7 +63,7 @@ struct Scratch {
   PanelArray key_panels, rope_panels, value_panels;  // of a chunk
   std::byte* own_values;                             // a panel of values that one row alone must not see all of
   std::int32_t* dots;                                // [rows][digits][kPanel]
-  float* part;                                       // [rows][kPanel], products on their way
+  float* part;                                       // [rows][part_pitch()], products on their way
   float* scores;                                     // [rows][kScorePitch], then the probabilities
   bf16* rounded;                                     // the same
   std::uint8_t* digits;                              // the same: [rows][digits][kScorePitch]
@@ -161,7 +161,8 @@ class Worker {
   const Kernels& k_;
   const Scratch& s_;
   float* scores(int row) const { return s_.scores + (row - block_.first) * kScorePitch; }
-  float* part(int row) const { return s_.part + (row - block_.first) * kPanel; }
+  std::ptrdiff_t part_pitch() const { return gemv_values() ? kGemvColumns : kPanel; }
+  float* part(int row) const { return s_.part + (row - block_.first) * part_pitch(); }
 
   const Queries* q_ = nullptr;  // of the tile at hand
   Tile tile_{};
