@@ -94,29 +94,41 @@ inline void fill_query(const bf16* a, std::int64_t a_stride, int rows, int depth
       std::memcpy(query + GemvQuery::at(rows, r, w), a + r * a_stride + 2 * w, 4);
 }
 
-/// Rows times columns [column, column + columns) of matrix b where it lies; c is [rows][columns rounded up to panels].
+/// Rows times columns [column, column + columns) of matrix b where it lies; c is [rows][columns rounded up to panels]. Some
+/// columns meet 4096 positions of the rows before the next ones: memory is read column by column.
 template <class B, class A, class C>
 void product_of_columns(const Kernels& kernels, const A* a, std::int64_t a_stride, int rows, const Matrices& w,
                         std::int64_t b, std::int64_t column, std::int64_t columns, C* c) {
   static constexpr float kUnits[kStripRows] = {1, 1, 1, 1, 1, 1, 1, 1};
+  constexpr int kBlocks = 8, kWords = GemvQuery::elements(kStripRows, kSumBlock * int(sizeof(B)) / 4);
   const auto* matrix = reinterpret_cast<const B*>(w.matrix(b));
   const std::int64_t pitch = panels_of(columns) * kPanel;
-  for (std::int64_t first = 0; first < w.k; first += kSumBlock) {
-    const int depth = int(std::min<std::int64_t>(kSumBlock, w.k - first));
-    std::int32_t query[kStripRows * (1 + kSumBlock / 2)];
-    fill_query(a + first, a_stride, rows, depth, query);
-    for (std::int64_t j = 0; j < columns; j += kPanel) {
-      constexpr int kKeys = kPanel + kPanel;  // and those that follow
-      const std::byte* key[kKeys];
-      for (int i = 0; i < kKeys; ++i)
-        key[i] = reinterpret_cast<const std::byte*>(matrix + w.at(first, std::min(column + j + i, w.n - 1)));
-      const int some = int(std::min<std::int64_t>(kPanel, columns - j));
-      alignas(64) float y[kStripRows * kPanel];  // sums of so few codes are exact
-      if constexpr (sizeof(B) == 1)
-        kernels.gemv_dots(query, rows, 1, key, some, depth, kUnits, y, kPanel, key + kPanel, depth);
-      else kernels.gemv_dots(query, rows, key, some, depth, y, kPanel, key + kPanel, depth);
-      for (int r = 0; r < rows; ++r) add_sums(y + r * kPanel, some, first > 0, c + r * pitch + j);
-    }
+  for (std::int64_t base = 0; base < w.k; base += kBlocks * kSumBlock) {
+    const std::int64_t end = std::min<std::int64_t>(base + kBlocks * kSumBlock, w.k);
+    const auto depth = [&](std::int64_t first) { return int(std::min<std::int64_t>(kSumBlock, end - first)); };
+    std::int32_t queries[kBlocks][kWords];
+    const auto query = [&](std::int64_t first) { return queries[(first - base) / kSumBlock]; };
+    for (std::int64_t first = base; first < end; first += kSumBlock)
+      fill_query(a + first, a_stride, rows, depth(first), query(first));
+    for (std::int64_t j = 0; j < columns; j += kPanel)
+      for (std::int64_t first = base; first < end; first += kSumBlock) {
+        constexpr int kKeys = kPanel + kPanel;  // and those that follow
+        const bool last = first + kSumBlock >= end;
+        const std::byte* key[kKeys];
+        for (int i = 0; i < kPanel; ++i) {
+          const auto at = [&](std::int64_t position, std::int64_t n) {
+            return reinterpret_cast<const std::byte*>(matrix + w.at(position, std::min(column + n, w.n - 1)));
+          };
+          key[i] = at(first, j + i);
+          key[kPanel + i] = last ? at(base, j + kPanel + i) : at(first + kSumBlock, j + i);
+        }
+        const int some = int(std::min<std::int64_t>(kPanel, columns - j));
+        alignas(64) float y[kStripRows * kPanel];  // sums of so few codes are exact
+        if constexpr (sizeof(B) == 1)
+          kernels.gemv_dots(query(first), rows, 1, key, some, depth(first), kUnits, y, kPanel, key + kPanel, depth(first));
+        else kernels.gemv_dots(query(first), rows, key, some, depth(first), y, kPanel, key + kPanel, depth(first));
+        for (int r = 0; r < rows; ++r) add_sums(y + r * kPanel, some, first > 0, c + r * pitch + j);
+      }
   }
 }
 

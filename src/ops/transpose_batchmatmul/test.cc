@@ -135,7 +135,7 @@ TEST_P(TransposeBatchmatmul, AnyFormatOfTheWeight) {
 /// Few rows meet a matrix that is not packed where it lies, with the bits of packed ones; more rows have it packed.
 TEST_P(TransposeBatchmatmul, AnyFormatHasTheBitsOfPackedWeights) {
   Random r = random_of_test();
-  for (const auto& [b, m, k, n] : {std::tuple{2, 1, 544, 200}, {1, 3, 1100, 300}, {1, 8, 513, 70}, {2, 9, 96, 65}}) {
+  for (const auto& [b, m, k, n] : {std::tuple{2, 1, 544, 200}, {1, 3, 1100, 300}, {1, 8, 513, 70}, {2, 9, 96, 65}, {1, 2, 4704, 90}}) {
     SCOPED_TRACE(testing::Message() << b << " x " << m << " x " << k << " x " << n);
     const auto numbers = random_f32(r, b * k * n);
     const std::int64_t padded = (k + 15) / 16 * 16, runs = (n + 15) / 16;
