@@ -83,7 +83,7 @@ bool passes_self_test(const Kernels& rung, const Kernels& judge) {
       for (int j = 0; j < kKeys; ++j) y[r * kKeys + j] = all[r * kPitch + j];
   });
   return good && agree(float(), kRows * kPanel, [&](const Kernels& k, float* y) {
-    float all[kRows * kGemvColumns];
+    float all[kRows * kGemvColumns] = {};
     k.gemv_sums(pairs.data(), kKeys, kRows, rows, kKeys, 3, kPanel, all, rows);
     for (int r = 0; r < kRows; ++r)
       for (int c = 0; c < kPanel; ++c) y[r * kPanel + c] = all[r * kGemvColumns + c];
