@@ -661,8 +661,8 @@ template <class V, class Kind>
 DSAKIT_INLINE void gemv_sums(const GemvSums<typename Kind::Weight>& t, int rows, void* to) {
   using I = typename V::I;
   constexpr int kMost = 4;
-  constexpr int kWords = Kind::kKeys * Kind::kSize * V::kBytes;  // bytes of a word of a four of registers
-  constexpr int kLines = kWords < 64 ? 1 : kWords / 64;
+  constexpr int kWordBytes = Kind::kKeys * Kind::kSize * V::kBytes;  // of rows, in a word of a four of registers
+  constexpr int kLines = kWordBytes < 64 ? 1 : kWordBytes / 64;
   typename Kind::Row row[kGemvRows];
   I sums[kGemvRows * 4 * (kGemvColumns / V::kBytes)];
   for (int r = 0; r < rows; ++r) take_weights<Kind>(t, r, row[r]);

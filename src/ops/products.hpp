@@ -95,33 +95,31 @@ inline void fill_query(const bf16* a, std::int64_t a_stride, int rows, int depth
 }
 
 /// Rows times columns [column, column + columns) of matrix b where it lies; c is [rows][columns rounded up to panels]. Some
-/// columns meet 4096 positions of the rows before the next ones: memory is read column by column.
-template <class B, class A, class C>
+/// columns meet Blocks * kSumBlock positions of the rows before the next ones: memory is read column by column.
+template <class B, int Blocks, class A, class C>
 void product_of_columns(const Kernels& kernels, const A* a, std::int64_t a_stride, int rows, const Matrices& w,
                         std::int64_t b, std::int64_t column, std::int64_t columns, C* c) {
   static constexpr float kUnits[kStripRows] = {1, 1, 1, 1, 1, 1, 1, 1};
-  constexpr int kBlocks = 8, kWords = GemvQuery::elements(kStripRows, kSumBlock * int(sizeof(B)) / 4);
+  constexpr int kWords = GemvQuery::elements(kStripRows, kSumBlock * int(sizeof(B)) / 4);
   const auto* matrix = reinterpret_cast<const B*>(w.matrix(b));
-  const std::int64_t pitch = panels_of(columns) * kPanel;
-  for (std::int64_t base = 0; base < w.k; base += kBlocks * kSumBlock) {
-    const std::int64_t end = std::min<std::int64_t>(base + kBlocks * kSumBlock, w.k);
+  const std::int64_t pitch = panels_of(columns) * kPanel, step = w.at(0, 1);  // from a column to the next
+  for (std::int64_t base = 0; base < w.k; base += Blocks * kSumBlock) {
+    const std::int64_t end = std::min<std::int64_t>(base + Blocks * kSumBlock, w.k);
     const auto depth = [&](std::int64_t first) { return int(std::min<std::int64_t>(kSumBlock, end - first)); };
-    std::int32_t queries[kBlocks][kWords];
+    std::int32_t queries[Blocks][kWords];
     const auto query = [&](std::int64_t first) { return queries[(first - base) / kSumBlock]; };
     for (std::int64_t first = base; first < end; first += kSumBlock)
       fill_query(a + first, a_stride, rows, depth(first), query(first));
     for (std::int64_t j = 0; j < columns; j += kPanel)
       for (std::int64_t first = base; first < end; first += kSumBlock) {
-        constexpr int kKeys = kPanel + kPanel;  // and those that follow
-        const bool last = first + kSumBlock >= end;
-        const std::byte* key[kKeys];
-        for (int i = 0; i < kPanel; ++i) {
-          const auto at = [&](std::int64_t position, std::int64_t n) {
-            return reinterpret_cast<const std::byte*>(matrix + w.at(position, std::min(column + n, w.n - 1)));
-          };
-          key[i] = at(first, j + i);
-          key[kPanel + i] = last ? at(base, j + kPanel + i) : at(first + kSumBlock, j + i);
-        }
+        const std::byte* key[2 * kPanel];  // and those that follow
+        const auto fill = [&](std::int64_t position, std::int64_t n, const std::byte** to) {
+          for (int i = 0; i < kPanel; ++i)
+            to[i] = reinterpret_cast<const std::byte*>(matrix + position + std::min(column + n + i, w.n - 1) * step);
+        };
+        fill(first, j, key);
+        if (first + kSumBlock < end) fill(first + kSumBlock, j, key + kPanel);
+        else fill(base, j + kPanel, key + kPanel);
         const int some = int(std::min<std::int64_t>(kPanel, columns - j));
         alignas(64) float y[kStripRows * kPanel];  // sums of so few codes are exact
         if constexpr (sizeof(B) == 1)
@@ -139,7 +137,9 @@ void product_in_place(const Kernels& kernels, const A* a, std::int64_t a_stride,
   const auto* matrix = reinterpret_cast<const B*>(w.matrix(b));
   const std::int64_t pitch = panels_of(columns) * kPanel;
   if (w.k == 0) return void(std::fill_n(c, rows * pitch, C{}));
-  if (w.transposed) return product_of_columns<B>(kernels, a, a_stride, int(rows), w, b, column, columns, c);
+  if (w.transposed && w.k <= kSumBlock)  // without the large frame, whose pages each call touches
+    return product_of_columns<B, 1>(kernels, a, a_stride, int(rows), w, b, column, columns, c);
+  if (w.transposed) return product_of_columns<B, 8>(kernels, a, a_stride, int(rows), w, b, column, columns, c);
   const B* const ahead = column + columns < w.n ? matrix + w.at(0, column + columns)
                                                 : reinterpret_cast<const B*>(w.matrix((b + 1) % w.stack.elements()));
   kernels.strip_product(a, a_stride, int(rows), w.strip<B>(b, column), int(w.k), int(columns), c, pitch, false, ahead);

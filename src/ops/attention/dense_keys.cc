@@ -52,10 +52,8 @@ bool any_infinite(const T* x, int n) {
 void Worker::gather(const Cache& cache, int width, const ScaleOffset* keyed, const ScaleOffset& channels, std::byte* to,
                     const std::byte** rows) const {
   const std::size_t bytes = std::size_t(width * plan_.element);
-  const int stored = p_.kv_type == DType::i32 ? width / 2 : cache.block ? 0 : width * plan_.stored_element;
   for (int j = 0; j < now_->count; ++j, to += bytes) {
     const std::byte* row = rows[j];
-    for (int i = 0; i < stored; i += kCacheLine) __builtin_prefetch(rows[std::min(j + kRowsAhead, now_->count - 1)] + i, 0, 2);
     rows[j] = to;
     if (!now_->whole && !now_->used[j]) {
       std::memset(to, 0, bytes);
