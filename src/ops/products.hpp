@@ -112,19 +112,19 @@ void product_of_columns(const Kernels& kernels, const A* a, std::int64_t a_strid
       fill_query(a + first, a_stride, rows, depth(first), query(first));
     for (std::int64_t j = 0; j < columns; j += kPanel)
       for (std::int64_t first = base; first < end; first += kSumBlock) {
-        const std::byte* key[2 * kPanel];  // and those that follow
+        const std::byte *key[kPanel], *next[kPanel];
         const auto fill = [&](std::int64_t position, std::int64_t n, const std::byte** to) {
           for (int i = 0; i < kPanel; ++i)
             to[i] = reinterpret_cast<const std::byte*>(matrix + position + std::min(column + n + i, w.n - 1) * step);
         };
         fill(first, j, key);
-        if (first + kSumBlock < end) fill(first + kSumBlock, j, key + kPanel);
-        else fill(base, j + kPanel, key + kPanel);
+        if (first + kSumBlock < end) fill(first + kSumBlock, j, next);
+        else fill(base, j + kPanel, next);
         const int some = int(std::min<std::int64_t>(kPanel, columns - j));
         alignas(64) float y[kStripRows * kPanel];  // sums of so few codes are exact
         if constexpr (sizeof(B) == 1)
-          kernels.gemv_dots(query(first), rows, 1, key, some, depth(first), kUnits, y, kPanel, key + kPanel, depth(first));
-        else kernels.gemv_dots(query(first), rows, key, some, depth(first), y, kPanel, key + kPanel, depth(first));
+          kernels.gemv_dots(query(first), rows, 1, key, some, depth(first), kUnits, y, kPanel, next, depth(first));
+        else kernels.gemv_dots(query(first), rows, key, some, depth(first), y, kPanel, next, depth(first));
         for (int r = 0; r < rows; ++r) add_sums(y + r * kPanel, some, first > 0, c + r * pitch + j);
       }
   }
