@@ -216,8 +216,8 @@ constexpr TileFunction kTilesOf<V, Dot, T, Lines, std::integer_sequence<int, Les
 /// ask for the block after it, or for what the caller names, so that with many rows weights from DRAM cost nothing: of a
 /// block an equal part each, from front to back, for a core has few requests under way at a time, and the hardware takes
 /// up what goes forwards; of rows a line each, the first ones. A single tile whose rows meet all columns at once streams:
-/// it asks kStreamAhead bytes ahead. (Behind the last block lies the next panel; asking for what is not there does no
-/// harm.)
+/// it asks kStreamAhead bytes ahead. (Behind the last block lies the next panel. Where nothing of it is to come, requests
+/// for it take as long as the arithmetic of eight rows, so the caller names what is.)
 template <class V, class Dot, class T>
 DSAKIT_INLINE void multiply(Tile t, int m, int k, Ahead ahead) {
   constexpr int kElements = Panel<T>::kGroup;
@@ -230,11 +230,11 @@ DSAKIT_INLINE void multiply(Tile t, int m, int k, Ahead ahead) {
   const int blocks = (groups + kMost - 1) / kMost, most = kExact && blocks > 1 ? (groups + blocks - 1) / blocks : kMost;
   const int count = (m + kRows<V, Dot> - 1) / kRows<V, Dot>;
   const bool streams = count == 1 && V::kLanes * vectors_for<V>(m) == kPanel;
-  const int lines = count == 1 ? 4 : count <= 3 ? 2 : 1;
-  const TileFunction* const tiles = count == 1   ? kTilesOf<V, Dot, T, 4>
-                                    : count <= 3 ? kTilesOf<V, Dot, T, 2>
+  const bool behind = ahead.rows == nullptr || (count == 1 && groups > most);
+  const int lines = count == 1 && behind ? 4 : count <= 3 ? 2 : 1;
+  const TileFunction* const tiles = lines == 4   ? kTilesOf<V, Dot, T, 4>
+                                    : lines == 2 ? kTilesOf<V, Dot, T, 2>
                                                  : kTilesOf<V, Dot, T, 1>;
-  const bool behind = ahead.rows == nullptr || count == 1;
   t.behind = behind;
   t.ahead_step = behind ? (kGroupBytes + count - 1) / count : kElements * ahead.pitch;
   const char* next = static_cast<const char*>(ahead.rows);

@@ -81,7 +81,7 @@ void widen_scaled(ScaledPanel panel, int k, bf16* out) noexcept {
 
 /// So many rows of a meet codes as they are decoded: their sums are in registers beside the table and what is decoded.
 template <class V>
-constexpr int kDecodedRows = V::kRegisters == 32 ? 4 : 2;
+constexpr int kDecodedRows = V::kRegisters / 8;
 
 /// Rows of a block of k that are decoded for a few rows of a, whose words lie `a_stride` bytes apart.
 struct ScaledTile {
@@ -102,41 +102,39 @@ DSAKIT_INLINE void scaled_tile(const ScaledTile& t, int column) {
   constexpr int kVectors = 4, kWords = 2 * Dot::kSteps;  // registers of columns; words of a row for four codes
   Sum sum[Rows][kVectors] = {};
   const char* a = t.a;
-  for (int first = 0; first < t.k; first += kScaleRows) {
-    const ScaledPanel block = t.panel.from(first);
-    const Decoder<V> decode(*block.scales);
-    const int rows = least(kScaleRows, t.k - first);
-    const e4m3* codes = block.codes + 4 * column;
-    // Four codes of each column, of which the first `some` exist.
-    const auto group = [&](int some) __attribute__((always_inline)) {
-      I pair[2][kVectors];
+  const e4m3* codes = t.panel.codes + 4 * column;
+  // Four codes of each column, of which the first `some` exist.
+  const auto group = [&](const Decoder<V>& decode, int some) __attribute__((always_inline)) {
+    I pair[2][kVectors];
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) decode.pairs(V::load(codes + V::kBytes * v), pair[0][v], pair[1][v]);
+    for (int v = 0; v < kVectors; ++v) decode.pairs(V::load(codes + V::kBytes * v), pair[0][v], pair[1][v]);
 #pragma GCC unroll 2
-      for (int p = 0; p < 2; ++p) {
-        if (some <= 2 * p) break;
-        const bool odd = some == 2 * p + 1;
-        unrolled<Dot::kSteps>([&]<int Step>() __attribute__((always_inline)) {
-          if (Step > 0 && odd) return;
+    for (int p = 0; p < 2; ++p) {
+      if (some <= 2 * p) break;
+      const bool odd = some == 2 * p + 1;
+      unrolled<Dot::kSteps>([&]<int Step>() __attribute__((always_inline)) {
+        if (Step > 0 && odd) return;
 #pragma GCC unroll 4
-          for (int r = 0; r < Rows; ++r) {
-            const char* at = a + r * t.a_stride + 4 * (p * Dot::kSteps + Step);
-            const I word = odd && Dot::kOddBytes == 2 ? V::set(load_some(at, 2)) : V::broadcast(at);
+        for (int r = 0; r < Rows; ++r) {
+          const char* at = a + r * t.a_stride + 4 * (p * Dot::kSteps + Step);
+          const I word = odd && Dot::kOddBytes == 2 ? V::set(load_some(at, 2)) : V::broadcast(at);
 #pragma GCC unroll 4
-            for (int v = 0; v < kVectors; ++v) sum[r][v] = Dot::dot(sum[r][v], word, Dot::column(pair[p][v], Step));
-          }
-        });
-      }
-    };
-    int r = 0;
-    for (; r + 4 <= rows; r += 4, codes += 4 * kPanel, a += 4 * kWords) {
+          for (int v = 0; v < kVectors; ++v) sum[r][v] = Dot::dot(sum[r][v], word, Dot::column(pair[p][v], Step));
+        }
+      });
+    }
+  };
+  const int whole = t.k / 4 * 4;
+  for (int first = 0; first < whole; first += kScaleRows) {
+    const Decoder<V> decode(*t.panel.from(first).scales);
+    for (int r = first; r < least(first + kScaleRows, whole); r += 4, codes += 4 * kPanel, a += 4 * kWords) {
       if (column == 0)
 #pragma GCC unroll 4
         for (int l = 0; l < 4; ++l) prefetch_l1(codes + 4096 + 64 * l);
-      group(4);
+      group(decode, 4);
     }
-    if (r < rows) group(rows - r);
   }
+  if (whole < t.k) group(Decoder<V>(*t.panel.from(t.k - 1).scales), t.k - whole);
 #pragma GCC unroll 4
   for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 4
