@@ -2,6 +2,7 @@
 #include "ops/matrices.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "kernels/panel.hpp"
@@ -43,7 +44,7 @@ namespace {
 /// Where the rows of a part begin.
 template <class T>
 struct PartRows {
-  const T* row[kSumBlock];
+  const T* row[kPartRows];
 
   PartRows(const Matrices& w, std::int64_t b, const PanelRange& p) {
     const T* first = reinterpret_cast<const T*>(w.matrix(b)) + w.at(p.row, p.panel * kPanel);
@@ -69,23 +70,40 @@ std::int64_t columns_of(const Matrices& w, const PanelRange& p) {
   return std::min(p.panels * kPanel, w.n - p.panel * kPanel);
 }
 
-/// Rows of T, each kept in runs of 32 bytes, to panels of float.
-template <class T>
-void widen_nz(const Kernels& kernels, const Matrices& w, std::int64_t b, const PanelRange& p, float* out) {
+/// Rows of FRACTAL_NZ, which lie in runs of 32 bytes, are put together a panel and kSumBlock of them at a time.
+template <class T, class To, class... Sums>
+void pack_nz(const Kernels& kernels, const Matrices& w, std::int64_t b, const PanelRange& p, To* out, Sums... sums) {
+  constexpr int kRun = Strip<T>::kRun;
   const T* matrix = reinterpret_cast<const T*>(w.matrix(b));
-  const std::int64_t first = p.panel * kPanel, n = columns_of(w, p), run = 32 / std::int64_t(sizeof(T));
-  std::fill_n(out, p.panels * Panel<float>::elements(w.k), 0.0f);
-  for (std::int64_t i = 0; i < w.k; ++i)
-    for (std::int64_t j = 0; j < n; j += run) {
-      float* to = out + Panels<float>::at(w.k, i, j);
-      if constexpr (sizeof(T) == 2) kernels.widen(matrix + w.at(i, first + j), std::min(run, n - j), to);
-      else std::copy_n(matrix + w.at(i, first + j), std::min(run, n - j), to);
+  T rows[kSumBlock][kPanel];
+  const T* row[kSumBlock];
+  for (std::int64_t i = 0; i < kSumBlock; ++i) row[i] = rows[i];
+  for (std::int64_t i = 0; i < p.panels; ++i) {
+    const std::int64_t column = (p.panel + i) * kPanel;
+    const int columns = int(std::min<std::int64_t>(kPanel, w.n - column));
+    To* panel = out + Panels<To>::panel(p.rows, i);
+    for (std::int64_t first = 0; first == 0 || first < p.rows; first += kSumBlock) {
+      const int some = int(std::min<std::int64_t>(kSumBlock, p.rows - first));
+      for (int c = 0; c < columns; c += kRun) {
+        const T* from = matrix + w.at(p.row + first, column + c);
+        for (int r = 0; r < some; ++r) std::memcpy(rows[r] + c, from + r * kRun, sizeof(T) * kRun);
+      }
+      To* const to = panel + Panel<To>::row(first);
+      if constexpr (sizeof...(Sums) == 0) {
+        kernels.interleave(row, some, columns, to);
+      } else {
+        std::int32_t of_block[kPanel], *all = (sums + ...) + i * kPanel;
+        kernels.interleave(row, some, columns, to, of_block);
+        for (int c = 0; c < kPanel; ++c) all[c] = (first > 0 ? all[c] : 0) + of_block[c];
+      }
     }
+  }
 }
 
 /// `sums`: of the columns of all panels, for codes.
 template <class T, class To, class... Sums>
 void pack(const Kernels& kernels, const Matrices& w, std::int64_t b, const PanelRange& p, To* out, Sums... sums) {
+  if (w.format == Format::NZ) return pack_nz<T>(kernels, w, b, p, out, sums...);
   if (!w.transposed) {
     const PartRows<T> rows(w, b, p);
     return kernels.interleave(rows.row, int(p.rows), int(columns_of(w, p)), out, sums...);
@@ -101,21 +119,15 @@ void pack(const Kernels& kernels, const Matrices& w, std::int64_t b, const Panel
 
 void pack_panels(const Kernels& kernels, const Matrices& w, std::int64_t b, const PanelRange& p, std::int8_t* out,
                  std::int32_t* column_sums) {
-  if (w.format != Format::NZ) return pack<std::int8_t>(kernels, w, b, p, out, column_sums);
-  for (std::int64_t i = 0; i < p.panels; ++i)
-    pack_panel_i8(w.source(b), p.panel + i, out + Panels<std::int8_t>::panel(w.k, i), column_sums + i * kPanel);
+  pack<std::int8_t>(kernels, w, b, p, out, column_sums);
 }
 
 void pack_panels(const Kernels& kernels, const Matrices& w, std::int64_t b, const PanelRange& p, bf16* out) {
-  if (w.format != Format::NZ) return pack<bf16>(kernels, w, b, p, out);
-  for (std::int64_t i = 0; i < p.panels; ++i)
-    pack_panel_bf16(w.source(b), p.panel + i, out + Panels<bf16>::panel(w.k, i));
+  pack<bf16>(kernels, w, b, p, out);
 }
 
 void pack_panels(const Kernels& kernels, const Matrices& w, std::int64_t b, const PanelRange& p, float* out) {
-  const bool nz = w.format == Format::NZ;
-  if (w.dtype == DType::f16) (nz ? widen_nz<f16> : pack<f16, float>)(kernels, w, b, p, out);
-  else (nz ? widen_nz<float> : pack<float, float>)(kernels, w, b, p, out);
+  (w.dtype == DType::f16 ? pack<f16, float> : pack<float, float>)(kernels, w, b, p, out);
 }
 
 Tensor broadcast_to(const Tensor& t, int rank, const std::int64_t* shape) {

@@ -23,8 +23,6 @@ struct Matrices {
   const std::byte* matrix(std::int64_t b) const {
     return static_cast<const std::byte*>(stack.data) + offset_of(stack, b) * size_of(dtype);
   }
-  /// Matrix b as the source of panels, unless it is transposed.
-  MatrixSource source(std::int64_t b) const { return {matrix(b), pitch, format == Format::NZ, k, n}; }
   /// From a column on, a multiple of 64; not of a transposed or packed one.
   template <class T>
   Strip<T> strip(std::int64_t b, std::int64_t column) const {
@@ -51,7 +49,8 @@ inline void refuse_scaled(const Check& check, const Tensor& t, const char* name)
 /// The stack that `t` is; its rank, shape, dtype and memory (as_it_lies) have been checked.
 Matrices matrices_of(const Tensor& t);
 
-/// A part of a matrix that is packed at once: neighbouring panels of up to kSumBlock rows; FRACTAL_NZ: of all rows.
+/// A part of a matrix that is packed at once: neighbouring panels of at most kPartRows rows.
+inline constexpr std::int64_t kPartRows = 4 * kSumBlock;
 struct PanelRange {
   std::int64_t panel, panels, row, rows;
 };

@@ -17,18 +17,22 @@ namespace dsakit {
 
 inline constexpr std::int64_t kBlockRows = 512;  // of a task: so many meet a panel that had to be packed
 
-/// Rows of a matrix that are packed at a time: 64 KiB of bf16 a panel.
-inline std::int64_t rows_of_part(const Matrices& w) {
-  return w.format == Format::ND ? std::min<std::int64_t>(w.k, kSumBlock) : w.k;
+/// Rows of a matrix that are packed at a time: 32 KiB of a panel of int8, of bf16 64 KiB; more where many rows meet them,
+/// so that sums seldom wait.
+inline std::int64_t rows_of_part(const Matrices& w, std::int64_t rows) {
+  if (w.format == Format::packed) return w.k;
+  const std::int64_t many = w.dtype == DType::i8 ? kPartRows : w.dtype == DType::bf16 ? kPartRows / 2 : kSumBlock;
+  return std::min<std::int64_t>(w.k, rows <= kTileRows ? kSumBlock : many);
 }
 /// Panels of a task at most. If it meets few rows: half a KiB of every row of the matrix, and 256 KiB packed. With many
-/// rows the sums take the room; what is packed stays in L2 while they pass by, and a row of results is more than a line.
+/// rows what is packed stays in L2 while they pass by, and a row of results is more than a line; sums that wait take the
+/// room.
 inline std::int64_t panels_of_task(const Matrices& w, std::int64_t rows) {
   constexpr std::int64_t kBytes = 512 << 10, kMost = 8;
-  if (w.format == Format::packed && rows > kTileRows)
-    return std::clamp<std::int64_t>(kBytes / (std::max<std::int64_t>(w.k, 1) * kPanel * size_of(w.dtype)), 1, kMost);
-  if (w.format != Format::ND || rows > kTileRows) return 1;
-  return w.dtype == DType::i8 ? 8 : w.dtype == DType::bf16 ? 4 : 2;
+  const std::int64_t size = w.dtype == DType::i8 ? 1 : w.dtype == DType::bf16 ? 2 : 4;  // f16 is widened
+  if (rows <= kTileRows) return w.format == Format::packed ? 1 : 8 / size;
+  if (rows_of_part(w, rows) < w.k) return 1;
+  return std::clamp<std::int64_t>(kBytes / (std::max<std::int64_t>(w.k, 1) * kPanel * size), 1, kMost);
 }
 /// Fewer where that leaves less tasks than wanted.
 inline std::int64_t panels_of_task(std::int64_t most, std::int64_t all, std::int64_t tasks = 8) {
@@ -46,14 +50,16 @@ inline std::int64_t panels_of_strips(const Call& call, const Matrices& w, std::i
 }
 /// Rows whose sums wait for the next part of the matrix.
 inline std::int64_t waiting_rows(const Matrices& w, std::int64_t rows) {
-  return rows_of_part(w) == w.k ? 0 : std::min(rows, kBlockRows);
+  return rows_of_part(w, rows) == w.k ? 0 : std::min(rows, kBlockRows);
 }
 
 /// What follows a panel's part of rows `first` .. first + depth: its next rows, or the first ones of the panel that the
-/// next task begins with, `panels` further. Nothing if it does not lie in rows.
-inline Ahead ahead_of(const Matrices& w, std::int64_t b, std::int64_t panel, std::int64_t panels, std::int64_t first,
-                      std::int64_t depth) {
+/// next task begins with, `panels` further. Nothing if it does not lie in rows, or if many rows of a meet it: they need
+/// L2, and with lines of a matrix whose pitch is a power of two leave none of it.
+inline Ahead ahead_of(const Matrices& w, std::int64_t rows, std::int64_t b, std::int64_t panel, std::int64_t panels,
+                      std::int64_t first, std::int64_t depth) {
   if (w.format != Format::ND || w.transposed) return {};
+  if (rows > kTileRows) return Ahead::nothing();
   const bool last = first + depth >= w.k;
   const std::int64_t column = (panel + (last ? panels : 0)) * kPanel;
   if (column >= w.n) return {};
@@ -173,7 +179,7 @@ struct StackProduct {
 
     Scratch(const StackProduct& p, Carver& memory) {
       const bool is_narrow = p.w.dtype == DType::bf16;
-      const std::int64_t panels = p.is_packed() ? 0 : p.panels(), depth = rows_of_part(p.w);
+      const std::int64_t panels = p.is_packed() ? 0 : p.panels(), depth = rows_of_part(p.w, p.rows());
       narrow = memory.take<bf16>(is_narrow ? panels * Panel<bf16>::elements(depth) : 0);
       wide = memory.take<float>(is_narrow ? 0 : panels * Panel<float>::elements(depth));
       const std::int64_t strip = p.may_stay() ? panels_of_strip(p.w, p.rows()) * p.rows() : 0;
@@ -209,7 +215,7 @@ void StackProduct::multiply_strip(const Call& call, const Task& t, float* sums, 
 
 template <class A, class B, class Store>
 void StackProduct::multiply(const Call& call, const Task& t, B* panels, float* sums, Store& store) const {
-  const std::int64_t k = w.k, stride = a.stride[1], most = rows_of_part(w);
+  const std::int64_t k = w.k, stride = a.stride[1], most = rows_of_part(w, rows());
   const A* rows = static_cast<const A*>(a.data) + t.b * a.stride[0] + t.row * stride;
   std::int64_t first = 0;
   do {
@@ -221,7 +227,8 @@ void StackProduct::multiply(const Call& call, const Task& t, B* panels, float* s
       const std::int64_t some = std::min(kTileRows, t.rows - r);
       const auto tile = [&](std::int64_t p) { return sums + (waiting() ? p * t.rows + r : p * kTileRows) * kPanel; };
       for (std::int64_t p = 0; p < t.panels; ++p) {
-        const Ahead ahead = r == 0 ? ahead_of(w, t.b, t.panel + p, t.panels, first, depth) : Ahead::nothing();
+        const Ahead ahead =
+            r == 0 ? ahead_of(w, t.rows, t.b, t.panel + p, t.panels, first, depth) : Ahead::nothing();
         if (k == 0) std::fill_n(tile(p), some * kPanel, 0.0f);
         else
           product_of_panel(call, rows + r * stride + first, stride, some, panels + Panels<B>::panel(depth, p), depth,
@@ -289,7 +296,7 @@ struct CodeProduct {
 
     Scratch(const CodeProduct& p, Carver& memory)
         : panels(memory.take<std::int8_t>(
-              p.is_packed() ? 0 : p.panels() * Panel<std::int8_t>::elements(rows_of_part(p.w)))),
+              p.is_packed() ? 0 : p.panels() * Panel<std::int8_t>::elements(rows_of_part(p.w, p.rows)))),
           column_sums(memory.take<std::int32_t>(p.panels() * kPanel)),
           sums(memory.take<std::int32_t>(
               std::max({p.panels() * p.waiting(), p.may_stay() ? panels_of_strip(p.w, p.rows) * p.rows : 0,
@@ -328,7 +335,7 @@ void CodeProduct::multiply_strip(const Kernels& kernels, const Task& t, std::int
 template <class Store>
 void CodeProduct::multiply(const Kernels& kernels, const Task& t, const Scratch& s, Store& store) const {
   using Layout = Panels<std::int8_t>;
-  const std::int64_t matrix = t.row / rows, most = rows_of_part(w);
+  const std::int64_t matrix = t.row / rows, most = rows_of_part(w, rows);
   const std::int8_t* panels = s.panels;
   const std::int32_t* column_sums = s.column_sums;
   std::int64_t first = 0;
@@ -348,7 +355,8 @@ void CodeProduct::multiply(const Kernels& kernels, const Task& t, const Scratch&
       for (std::int64_t p = 0; p < t.panels; ++p) {
         alignas(64) std::int32_t more[kTileRows * kPanel];
         std::int32_t* const sums = tile(p);
-        const Ahead ahead = r == 0 ? ahead_of(w, matrix, t.panel + p, t.panels, first, part) : Ahead::nothing();
+        const Ahead ahead =
+            r == 0 ? ahead_of(w, t.rows, matrix, t.panel + p, t.panels, first, part) : Ahead::nothing();
         kernels.product(t.biased + r * depth() + first, depth(), int(some), panels + Layout::panel(part, p),
                         column_sums + p * kPanel, int(Panel<std::int8_t>::depth(part)), first > 0 ? more : sums, kPanel,
                         ahead);

@@ -114,7 +114,8 @@ TEST_P(QuantMatmul, EqualsTheReference) {
 /// Row-major, transposed, FRACTAL_NZ and packed weights hold the same numbers.
 TEST_P(QuantMatmul, AnyFormatOfTheWeight) {
   Random r = random_of_test();
-  for (const auto& [m, k, n] : {std::tuple{5, 37, 100}, {1, 600, 300}, {8, 1100, 200}, {9, 530, 65}, {2, 4700, 90}}) {
+  for (const auto& [m, k, n] : {std::tuple{5, 37, 100}, {1, 600, 300}, {8, 1100, 200}, {9, 530, 65}, {2, 4700, 90},
+                                {70, 2100, 90}, {66, 700, 330}}) {
     SCOPED_TRACE(testing::Message() << m << " x " << k << " x " << n);
     const std::int64_t padded = (k + 15) / 16 * 16;
     Data d(r, m, k, n);

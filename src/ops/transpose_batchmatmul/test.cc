@@ -101,41 +101,44 @@ TEST_P(TransposeBatchmatmul, EqualsTheReference) {
 /// Row-major, a transposed view, FRACTAL_NZ and packed weights hold the same numbers.
 TEST_P(TransposeBatchmatmul, AnyFormatOfTheWeight) {
   Random r = random_of_test();
-  const std::int64_t b = 3, m = 4, k = 37, n = 70;
-  for (DType d : {DType::bf16, DType::f16, DType::f32}) {
-    SCOPED_TRACE(name_of(d));
-    const auto numbers = whole(r, b * k * n);
-    const std::int64_t c0 = 32 / size_of(d), panels = (n + c0 - 1) / c0;
-    std::vector<float> across(numbers.size()), nz(std::size_t(b * panels * 48 * c0), 99);
-    for (std::int64_t h = 0; h < b; ++h)
-      for (std::int64_t i = 0; i < k; ++i)
-        for (std::int64_t j = 0; j < n; ++j) {
-          const float v = numbers[std::size_t((h * k + i) * n + j)];
-          across[std::size_t((h * n + j) * k + i)] = v;
-          nz[std::size_t(((h * panels + j / c0) * 48 + i) * c0 + j % c0)] = v;
-        }
-    Numbers x(d, {b, m, k}, whole(r, b * m * k)), w(d, {b, k, n}, numbers), t(d, {b, k, n}, across),
-        f(d, {b, k, n}, nz);
-    Args a{.input = x.tensor(), .weight = w.tensor()};
-    const auto wanted = run(a, nullptr);
-    std::vector<Tensor> weights{t.tensor(), f.tensor()};
-    weights[0].stride = {n * k, 1, k};
-    weights[1].format = Format::NZ;
-    if (d == DType::bf16) weights.push_back(PackedWeight(w.tensor()).tensor());
-    const PackedWeight packed(d == DType::bf16 ? w.tensor() : Numbers(DType::bf16, {1, 1, 1}, {0}).tensor());
-    if (d == DType::bf16) weights[2] = packed.tensor();
-    for (const Tensor& weight : weights) {
-      a.weight = weight;
-      EXPECT_EQ(run(a, nullptr), wanted);
-      expect_as_reference(a);
+  for (DType d : {DType::bf16, DType::f16, DType::f32})
+    for (const auto& [b, m, k, n] : {std::tuple{3, 4, 37, 70}, {1, 66, 600, 200}}) {
+      SCOPED_TRACE(testing::Message() << name_of(d) << " " << m << " x " << k << " x " << n);
+      const std::int64_t padded = (k + 15) / 16 * 16;
+      const auto numbers = whole(r, b * k * n);
+      const std::int64_t c0 = 32 / size_of(d), panels = (n + c0 - 1) / c0;
+      std::vector<float> across(numbers.size()), nz(std::size_t(b * panels * padded * c0), 99);
+      for (std::int64_t h = 0; h < b; ++h)
+        for (std::int64_t i = 0; i < k; ++i)
+          for (std::int64_t j = 0; j < n; ++j) {
+            const float v = numbers[std::size_t((h * k + i) * n + j)];
+            across[std::size_t((h * n + j) * k + i)] = v;
+            nz[std::size_t(((h * panels + j / c0) * padded + i) * c0 + j % c0)] = v;
+          }
+      Numbers x(d, {b, m, k}, whole(r, b * m * k)), w(d, {b, k, n}, numbers), t(d, {b, k, n}, across),
+          f(d, {b, k, n}, nz);
+      Args a{.input = x.tensor(), .weight = w.tensor()};
+      const auto wanted = run(a, nullptr);
+      std::vector<Tensor> weights{t.tensor(), f.tensor()};
+      weights[0].stride = {n * k, 1, k};
+      weights[1].format = Format::NZ;
+      if (d == DType::bf16) weights.push_back(PackedWeight(w.tensor()).tensor());
+      const PackedWeight packed(d == DType::bf16 ? w.tensor() : Numbers(DType::bf16, {1, 1, 1}, {0}).tensor());
+      if (d == DType::bf16) weights[2] = packed.tensor();
+      for (const Tensor& weight : weights) {
+        a.weight = weight;
+        EXPECT_EQ(run(a, nullptr), wanted);
+        expect_as_reference(a);
+      }
     }
-  }
 }
 
 /// Few rows meet a matrix that is not packed where it lies, with the bits of packed ones; more rows have it packed.
 TEST_P(TransposeBatchmatmul, AnyFormatHasTheBitsOfPackedWeights) {
   Random r = random_of_test();
-  for (const auto& [b, m, k, n] : {std::tuple{2, 1, 544, 200}, {1, 3, 1100, 300}, {1, 8, 513, 70}, {2, 9, 96, 65}, {1, 2, 4704, 90}}) {
+  for (const auto& [b, m, k, n] :
+       {std::tuple{2, 1, 544, 200}, {1, 3, 1100, 300}, {1, 8, 513, 70}, {2, 9, 96, 65}, {1, 2, 4704, 90}, {1, 70, 1100, 90},
+        {1, 66, 520, 330}}) {
     SCOPED_TRACE(testing::Message() << b << " x " << m << " x " << k << " x " << n);
     const auto numbers = random_f32(r, b * k * n);
     const std::int64_t padded = (k + 15) / 16 * 16, runs = (n + 15) / 16;
