@@ -2,7 +2,6 @@
 #include "ops/matrices.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "kernels/panel.hpp"
@@ -86,7 +85,7 @@ void pack_nz(const Kernels& kernels, const Matrices& w, std::int64_t b, const Pa
       const int some = int(std::min<std::int64_t>(kSumBlock, p.rows - first));
       for (int c = 0; c < columns; c += kRun) {
         const T* from = matrix + w.at(p.row + first, column + c);
-        for (int r = 0; r < some; ++r) std::memcpy(rows[r] + c, from + r * kRun, sizeof(T) * kRun);
+        for (int r = 0; r < some; ++r) std::copy_n(from + r * kRun, kRun, rows[r] + c);
       }
       To* const to = panel + Panel<To>::row(first);
       if constexpr (sizeof...(Sums) == 0) {
