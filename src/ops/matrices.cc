@@ -69,9 +69,10 @@ std::int64_t columns_of(const Matrices& w, const PanelRange& p) {
   return std::min(p.panels * kPanel, w.n - p.panel * kPanel);
 }
 
-/// Rows of FRACTAL_NZ, which lie in runs of 32 bytes, are put together a panel and kSumBlock of them at a time.
+/// Rows of FRACTAL_NZ, which lie in runs of 32 bytes, are put together a panel and kSumBlock of them at a time: a frame that
+/// others should not pay for.
 template <class T, class To, class... Sums>
-void pack_nz(const Kernels& kernels, const Matrices& w, std::int64_t b, const PanelRange& p, To* out, Sums... sums) {
+[[gnu::noinline]] void pack_nz(const Kernels& kernels, const Matrices& w, std::int64_t b, const PanelRange& p, To* out, Sums... sums) {
   constexpr int kRun = Strip<T>::kRun;
   const T* matrix = reinterpret_cast<const T*>(w.matrix(b));
   T rows[kSumBlock][kPanel];
