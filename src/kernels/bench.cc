@@ -209,7 +209,7 @@ class Bench {
       *y_.data() = rows[0].sum;
     });
     time("multiply_add", &Kernels::multiply_add, size, n, [&](auto f) { f(x, x + n, n, y_.data()); });
-    time("multiply_round", &Kernels::multiply_round, size, n, [&](auto f) { f(x, x + n, n, high_.data()); });
+    time("multiply", &Kernels::multiply, size, n, [&](auto f) { f(x, x + n, n, high_.data()); });
     std::vector<float> probability(x, x + n);
     for (float& v : probability) v = std::exp2(20 * (std::fabs(v) - 1));
     std::vector<int> at(probability.size());

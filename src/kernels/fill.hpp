@@ -68,7 +68,7 @@ void fill_width(Kernels& k) {
   k.softmax = softmax<V>;
   k.deciding = deciding<V>;
   k.multiply_add = multiply_add<V>;
-  k.multiply_round = {{multiply_round<V, ToBf16<V>>}, {multiply_round<V, ToRounded<V>>}};
+  k.multiply = {{multiply<V, ToBf16<V>>}, {multiply<V, ToFloat<V>>}};
   k.blend = {{blend<V>}, {blend<V, bf16>}, {blend<V, std::int8_t>}};
   k.transpose = {{transpose<V, bf16, bf16>},
                  {transpose<V, std::int8_t, bf16>},

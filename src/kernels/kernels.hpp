@@ -154,7 +154,7 @@ using Divide = void (*)(const float* x, float divisor, std::int64_t n, T* y) noe
 template <class T>
 using WeightedSum = void (*)(const T* const* rows, const float* weights, int count, std::int64_t n, T* y) noexcept;
 template <class To>
-using MultiplyRound = void (*)(const float* x, const float* scale, int n, To* y) noexcept;
+using Multiply = void (*)(const float* x, const float* scale, int n, To* y) noexcept;
 using Blend = void (*)(const float* x, float unit, float factor, int n, float keep, float* y) noexcept;
 template <class T>
 using BlendWith = void (*)(const float* x, const T* const* rows, const float* weights, int count, float unit,
@@ -290,9 +290,8 @@ struct Kernels {
   int (*deciding)(const float* x, int n, float sum, int many, int* at) noexcept;
   /// y += x * scale (fma), element-wise.
   void (*multiply_add)(const float* x, const float* scale, int n, float* y) noexcept;
-  /// y = bf16(x * scale), or the float it stands for, element-wise; scale null: 1; y may be x. Subnormal numbers may
-  /// become 0.
-  Overloads<MultiplyRound<bf16>, MultiplyRound<float>> multiply_round;
+  /// y = x * scale, element-wise, in the type of y; scale null: 1; y may be x. Subnormal numbers may become 0 in bf16.
+  Overloads<Multiply<bf16>, Multiply<float>> multiply;
   /// y = y * keep + (x * unit) * factor, element-wise, every operation rounded; with keep 0 y is not read. With rows it
   /// is ((x + rows[0] * weights[0]) + rows[1] * weights[1]) .. instead of x. Same bits.
   Overloads<Blend, BlendWith<bf16>, BlendWith<std::int8_t>> blend;

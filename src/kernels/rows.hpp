@@ -431,17 +431,14 @@ struct ToBf16 {
   }
 };
 
-/// To the float that it stands for.
 template <class V>
-struct ToRounded {
+struct ToFloat {
   using To = float;
-  DSAKIT_INLINE static void store(float* y, typename V::F x, int some) {
-    V::store_floats(y, unkept<V, bf16>(keep<V, bf16>(x)), some);
-  }
+  DSAKIT_INLINE static void store(float* y, typename V::F x, int some) { V::store_floats(y, x, some); }
 };
 
 template <class V, class Rounding>
-void multiply_round(const float* x, const float* scale, int n, typename Rounding::To* y) noexcept {
+void multiply(const float* x, const float* scale, int n, typename Rounding::To* y) noexcept {
   each_register<V>(n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
     typename V::F v = V::load_floats(x + i, some);
     if (scale) v *= V::load_floats(scale + i, some);

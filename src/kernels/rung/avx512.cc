@@ -32,7 +32,7 @@ struct ConvertToBf16 {
 
 void use_avx512(Kernels& k) {
   fill_pairs<Vec512, DotBf16>(k);
-  static_cast<Entry<MultiplyRound<bf16>>&>(k.multiply_round) = {multiply_round<Vec512, ConvertToBf16>};
+  static_cast<Entry<Multiply<bf16>>&>(k.multiply) = {multiply<Vec512, ConvertToBf16>};
 }
 
 }  // namespace dsakit

@@ -25,12 +25,11 @@ std::int64_t panel_bytes(DType type, std::int64_t depth) {
 Plan::Plan(const Problem& p, const Kernels& kernels, std::int64_t longest, bool same_products) : p(p) {
   quantised = p.kv_type == DType::i8 || p.kv_type == DType::i32;
   // Of int8 output 99 % are the codes of exact probabilities, which roundings to bf16 would not leave.
-  const bool pairs = p.query_type == DType::bf16 && p.out_type != DType::i8 && !same_products;
+  const bool pairs = p.query_type == DType::bf16 && p.out_type != DType::i8 && !same_products && !kernels.widens_rows;
   products = quantised && p.query_type != DType::f32 ? Products::int8
              : !quantised && pairs                   ? Products::bf16
                                                      : Products::fp32;
   type = !quantised ? p.kv_type : products == Products::int8 ? DType::i8 : DType::f32;
-  widens_rows = products == Products::bf16 && kernels.widens_rows;
   rope_bf16 = p.rope_type == DType::bf16 && !same_products && !kernels.widens_rows;
   keyed_keys = products == Products::int8 && p.key_scale.per_key;
   keyed_values = products == Products::int8 && p.value_scale.per_key;
@@ -67,10 +66,9 @@ Tile Plan::tile(std::int64_t i) const {
 
 Queries::Queries(Carver& memory, const Plan& plan) {
   const Problem& p = plan.p;
-  const std::int64_t rows = plan.rows, elements = rows * plan.query_pitch, narrow = plan.widens_rows ? kGemvRows : rows;
-  const bool pairs = plan.products == Products::bf16, wide = plan.products == Products::fp32 || plan.widens_rows;
-  rows_bf16 = memory.take<bf16>(when(pairs, std::min(rows, narrow) * plan.query_pitch));
-  rows_f32 = memory.take<float>(when(wide, elements) + plan.query_pitch);
+  const std::int64_t rows = plan.rows, elements = rows * plan.query_pitch;
+  rows_bf16 = memory.take<bf16>(when(plan.products == Products::bf16, elements));
+  rows_f32 = memory.take<float>(when(plan.products == Products::fp32, elements) + plan.query_pitch);
   digits = memory.take<std::uint8_t>(when(plan.products == Products::int8, elements * plan.query_digits));
   gemv = memory.take<std::int32_t>(GemvQuery::elements(kGemvRows, plan.gemv_words));
   rope_bf16 = memory.take<bf16>(when(plan.rope_bf16, rows * plan.rope_pitch));
@@ -84,7 +82,7 @@ Queries::Queries(Carver& memory, const Plan& plan) {
 Scratch::Scratch(Carver& memory, const Plan& plan) {
   const Problem& p = plan.p;
   const std::int64_t rows = std::min(plan.rows, kBlockRows), chunk = rows * kScorePitch;
-  const bool codes = plan.products == Products::int8, pairs = plan.products == Products::bf16;
+  const bool codes = plan.products == Products::int8;
   constexpr int kPanels = kChunk / kPanel;
   key_panels = PanelArray(memory, kPanels, panel_bytes(plan.type, p.width));
   rope_panels = PanelArray(memory, kPanels, panel_bytes(p.rope_type, p.rope));
@@ -93,7 +91,7 @@ Scratch::Scratch(Carver& memory, const Plan& plan) {
   dots = memory.take<std::int32_t>(when(codes, rows * std::max(plan.query_digits, plan.probability_digits) * kPanel));
   part = memory.take<float>(std::max(rows * kPanel, std::min<std::int64_t>(rows, kGemvRows) * kGemvColumns));
   scores = memory.take<float>(chunk);
-  rounded = memory.take<bf16>(when(pairs, plan.widens_rows ? std::min<std::int64_t>(kGemvRows * kScorePitch, chunk) : chunk));
+  rounded = memory.take<bf16>(when(plan.products == Products::bf16, chunk));
   digits = memory.take<std::uint8_t>(when(codes, chunk * plan.probability_digits));
   key = ScaleOffset(memory, when(plan.quantised, kChunk)), value = ScaleOffset(memory, when(plan.quantised, kChunk));
   const bool changed = plan.type != p.kv_type;

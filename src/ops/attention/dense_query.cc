@@ -56,7 +56,7 @@ void Worker::load_row(int r, std::int64_t query, std::int64_t head) const {
     else if (type == DType::f16) k_.widen(address<const f16>(g, s, tile_.b, query, head), width, out);
     else std::memcpy(out, address<const float>(g, s, tile_.b, query, head), sizeof(float) * std::size_t(width));
   };
-  if (plan_.products == Products::bf16 && !widened()) {
+  if (plan_.products == Products::bf16) {
     bf16* row = q_->rows_bf16 + r * plan_.query_pitch;
     std::copy_n(address<const bf16>(p_.query, s, tile_.b, query, head), p_.width, row);
     std::fill(row + p_.width, row + plan_.query_pitch, bf16{});

@@ -52,8 +52,7 @@ void Worker::score_floats(int first, int count, int row, int rows) const {
     return k_.gemv_dots(q_->gemv, tile_.rows(), kept(plan_.type), now_->key + first, count, p_.width, s_.scores + first,
                         kScorePitch, now_->value + first, p_.value);
   const std::ptrdiff_t at = row * plan_.query_pitch;
-  const bool pairs = bf16_dots && !widened();
-  multiply_panel({pairs ? q_->rows_bf16 + at : nullptr, q_->rows_f32 + at, plan_.query_pitch}, rows, plan_.type,
+  multiply_panel({bf16_dots ? q_->rows_bf16 + at : nullptr, q_->rows_f32 + at, plan_.query_pitch}, rows, plan_.type,
                  s_.key_panels[first / kPanel], 0, p_.width, scores(row) + first, kScorePitch, false);
 }
 

@@ -123,14 +123,11 @@ void Worker::round_probabilities(int r, const Visible& visible, float sum) {
     const int n = visible.any() ? deciding_keys(k_, x, padded, sum, decide) : 0;
     float exact[kManyKeys];
     for (int i = 0; i < n; ++i) exact[i] = x[decide[i]];
-    const auto round_to = [&](auto* rounded) {
-      k_.multiply_round(x, nullptr, padded, rounded);
-      for (int i = 0; i < n; ++i)
-        if (const float rest = exact[i] - to_float(rounded[decide[i]]); rest != 0)
-          outlier_[row][outliers_[row]++] = {decide[i], rest};
-    };
-    if (widened()) round_to(x);
-    else round_to(s_.rounded + row * kScorePitch);
+    bf16* const rounded = s_.rounded + row * kScorePitch;
+    k_.multiply(x, nullptr, padded, rounded);
+    for (int i = 0; i < n; ++i)
+      if (const float rest = exact[i] - to_float(rounded[decide[i]]); rest != 0)
+        outlier_[row][outliers_[row]++] = {decide[i], rest};
   } else if (plan_.products == Products::int8) {
     std::uint8_t* digits = s_.digits + std::ptrdiff_t(row) * plan_.probability_digits * kScorePitch;
     float largest = sum > 0 ? 1 : 0;  // the largest probability is exp(0)

@@ -33,7 +33,7 @@ void Worker::multiply(int row, int rows, const std::byte* panel, int low, int hi
     multiply_codes(s_.digits + at * digits, kScorePitch, rows * digits, panel, kChunk, high);
     return join_digits(rows, digits, kPanel, probability_unit_ + row, part(row), kPanel);
   }
-  const bool pairs = plan_.products == Products::bf16 && !widened();
+  const bool pairs = plan_.products == Products::bf16;
   multiply_panel({pairs ? s_.rounded + at : nullptr, s_.scores + at, kScorePitch}, rows, plan_.type, panel, low,
                  high - low, part(row), kPanel, false);
 }

@@ -34,8 +34,6 @@ bool Worker::gemv_scores() const {
                                           : is_gemv(tile_.rows()) && p_.width <= kSumBlock;
 }
 
-bool Worker::widened() const { return plan_.widens_rows && !is_gemv(tile_.rows()); }
-
 bool Worker::gemv_values() const {
   return plan_.products == Products::int8 ? is_gemv(tile_.rows() * plan_.probability_digits)
                                           : is_gemv(tile_.rows()) && now_->whole;

@@ -16,7 +16,7 @@ inline constexpr std::uint8_t kCodeBias = 128;  // of codes in memory, as produc
 /// How products are made.
 enum class Products {
   bf16,  // bf16 dots; probabilities rounded to bf16, but for keys that decide
-  fp32,
+  fp32,  // of bf16 too, where there are no such dots: then nothing is rounded
   int8  // exact int8 dots: the query and the probabilities are split in digits, keys and values are codes
 };
 
@@ -102,8 +102,6 @@ class Worker {
   /// So few rows are a GEMV: no panels of keys, of the values of this chunk.
   bool is_gemv(int rows) const;
   bool gemv_scores() const;
-  /// Rows of the tile and their probabilities are bf16 that are kept as fp32.
-  bool widened() const;
   bool gemv_values() const;
 
   // dense_query.cc
@@ -197,7 +195,6 @@ struct Plan {
   DType type;                            // of key and value rows as the products get them
   bool quantised;                        // they are int8 or int4 in memory
   bool rope_bf16;                        // the rope dots are bf16 dots
-  bool widens_rows;                      // rows of bf16, where they are no GEMV, are kept as fp32
   bool keyed_keys, keyed_values;         // codes with scales of their own per key
   int query_digits, probability_digits;  // codes
   int heads, head_blocks, queries;       // of a tile; blocks of heads of a kv head

@@ -44,8 +44,7 @@ struct Plan {
   int scale_columns, scale_tiles;  // latent columns with one scale; without scales all of them
   int rope_at, width;              // of a query row: latent, padded to a group of panel rows, then rope
   bool quantised, half;            // half: fp16 operands
-  bool rounds;                     // probabilities to bf16, but for keys that decide
-  bool wide;                       // rows of products are fp32, of what was rounded to bf16 too
+  bool rounds;                     // probabilities to bf16, but for keys that decide; else rows of products are fp32
   Taps* taps = dsakit::taps;
 
   Plan(const Problem& p, const Token* token, const Call& call)
@@ -53,8 +52,7 @@ struct Plan {
         token(token),
         quantised(p.keys.tile > 0),
         half(p.type == DType::f16),
-        rounds(!half && !call.same_products()),
-        wide(!rounds || call.kernels().widens_rows) {
+        rounds(!half && !call.same_products() && !call.kernels().widens_rows) {
     rows = int(std::min<std::int64_t>(p.heads, kTileHeads)), columns = p.latent;
     blocks = int((p.heads + rows - 1) / rows);
     tiles = p.tokens * blocks;
@@ -82,8 +80,8 @@ struct Queries {
 
   Queries() = default;
   Queries(Carver& memory, const Plan& plan)
-      : rows(memory.take<bf16>(plan.wide ? 0 : plan.rows * plan.query_pitch)),
-        wide(memory.take<float>(plan.wide ? plan.rows * plan.query_pitch : 0)),
+      : rows(memory.take<bf16>(plan.rounds ? plan.rows * plan.query_pitch : 0)),
+        wide(memory.take<float>(plan.rounds ? 0 : plan.rows * plan.query_pitch)),
         all(memory, plan.rows, plan.value_pitch) {}
 };
 
@@ -109,8 +107,8 @@ struct Scratch {
     part = memory.take<float>(plan.rows * kPanel);
     scores = memory.take<float>(chunk);
     scales = memory.take<float>(plan.quantised ? std::int64_t(plan.scale_tiles) * kChunk : 0);
-    rounded = memory.take<bf16>(plan.wide ? 0 : chunk);
-    wide = memory.take<float>(plan.wide && plan.quantised ? chunk : 0);
+    rounded = memory.take<bf16>(plan.rounds ? chunk : 0);
+    wide = memory.take<float>(!plan.rounds && plan.quantised ? chunk : 0);
     decide = memory.take<int>(plan.rounds ? plan.rows * kManyKeys : 0);
     rest = memory.take<float>(plan.rounds ? plan.rows * kManyKeys : 0);
     rest_of_all = memory.take<bf16>(plan.quantised && plan.rounds ? kChunk : 0);
@@ -130,7 +128,7 @@ class Worker {
       const std::ptrdiff_t row = h * plan_.query_pitch;
       load(p_.query, tile.first + h, p_.latent, queries, row);
       for (int c = p_.latent; c < plan_.rope_at; ++c)
-        plan_.wide ? void(queries.wide[row + c] = 0) : void(queries.rows[row + c] = {0});
+        plan_.rounds ? void(queries.rows[row + c] = {0}) : void(queries.wide[row + c] = 0);
       load(p_.query_rope, tile.first + h, p_.rope, queries, row + plan_.rope_at);
     }
   }
@@ -214,7 +212,7 @@ class Worker {
   void load(const Rows& rows, std::int64_t row, int width, Queries& queries, std::ptrdiff_t to) const {
     if (width == 0) return;
     if (plan_.half) return k_.widen(rows.row<const f16>(row), width, queries.wide + to);
-    if (plan_.wide) return k_.widen(rows.row<const bf16>(row), width, queries.wide + to);
+    if (!plan_.rounds) return k_.widen(rows.row<const bf16>(row), width, queries.wide + to);
     std::memcpy(queries.rows + to, rows.row<const bf16>(row), sizeof(bf16) * std::size_t(width));
   }
 
@@ -238,7 +236,7 @@ class Worker {
   template <class T>
   void product(int column, int depth, const T* panel, float* c, std::ptrdiff_t pitch) const {
     if constexpr (std::is_same_v<T, bf16>)
-      if (!plan_.wide) return k_.product(q_->rows + column, plan_.query_pitch, heads_, panel, depth, c, pitch, false);
+      if (plan_.rounds) return k_.product(q_->rows + column, plan_.query_pitch, heads_, panel, depth, c, pitch, false);
     k_.product(q_->wide + column, plan_.query_pitch, heads_, panel, depth, c, pitch, false);
   }
 
@@ -327,24 +325,15 @@ class Worker {
     for (int h = 0, i = 0; h < heads_; i += deciding_[h++]) {
       const std::ptrdiff_t row = h * kScorePitch;
       const float* x = s_.scores + row;
-      if (!plan_.rounds) {
-        for (int j = 0; j < count_ && scales; ++j) s_.wide[row + j] = x[j] * scales[j];
-      } else if (plan_.wide) {
-        round_row(h, x, scales, s_.decide + i, s_.rest + i, wide_probabilities() + row);
-      } else {
-        round_row(h, x, scales, s_.decide + i, s_.rest + i, s_.rounded + row);
-      }
+      if (plan_.rounds) round_row(h, x, scales, s_.decide + i, s_.rest + i, s_.rounded + row);
+      else if (scales) k_.multiply(x, scales, count_, s_.wide + row);
     }
   }
 
-  /// Where they are if they are fp32: without scales in place.
-  float* wide_probabilities() const { return plan_.quantised ? s_.wide : s_.scores; }
-
   /// Those of head h, and what rounding leaves of the keys that decide.
-  template <class T>
-  void round_row(int h, const float* x, const float* scales, const int* decide, float* rest, T* rounded) const {
+  void round_row(int h, const float* x, const float* scales, const int* decide, float* rest, bf16* rounded) const {
     for (int i = 0; i < deciding_[h]; ++i) rest[i] = scales ? x[decide[i]] * scales[decide[i]] : x[decide[i]];
-    k_.multiply_round(x, scales, count_, rounded);
+    k_.multiply(x, scales, count_, rounded);
     for (int i = 0; i < deciding_[h]; ++i) rest[i] -= to_float(rounded[decide[i]]);
     for (int j = 0; alike_[h] && j < count_; ++j) s_.rest_of_all[j] = to_bf16(scales[j] - to_float(rounded[j]));
   }
@@ -357,9 +346,10 @@ class Worker {
     const T* rows[kChunk];
     columns_of(latent_, count_, first, rows);
     k_.interleave(rows, count_, columns, panel);
-    if (plan_.wide) k_.product(wide_probabilities(), kScorePitch, heads_, panel, count_, s_.part, kPanel, false);
+    if (!plan_.rounds)
+      k_.product(plan_.quantised ? s_.wide : s_.scores, kScorePitch, heads_, panel, count_, s_.part, kPanel, false);
     if constexpr (!std::is_same_v<T, f16>) {
-      if (!plan_.wide) k_.product(s_.rounded, kScorePitch, heads_, panel, count_, s_.part, kPanel, false);
+      if (plan_.rounds) k_.product(s_.rounded, kScorePitch, heads_, panel, count_, s_.part, kPanel, false);
       if (std::find(alike_, alike_ + heads_, true) != alike_ + heads_)
         k_.product(s_.rest_of_all, kChunk, 1, panel, count_, s_.low, kPanel, false);
     }
