@@ -88,6 +88,11 @@ struct DotI8 {
   // GEMV: keys are biased as they are loaded, words of rows are signed.
   DSAKIT_INLINE static I key(I x) { return V::biased(x); }
   DSAKIT_INLINE static Sum row_start(const std::int32_t* start) { return V::broadcast(start); }
+  DSAKIT_INLINE static void meet_word(Sum& sum, I key, const std::int32_t* word)
+  requires requires { Dot4::dot4_of_word(sum, key, word); }
+  {
+    Dot4::dot4_of_word(sum, key, word);
+  }
 };
 
 /// i8 x i8, four at a time: rows lose their bias when they are prepared, queries as they are loaded.
@@ -159,6 +164,8 @@ template <class Dot>
 concept PreparesKeys = requires(const void* codes, typename Dot::Prepared* out) { Dot::prepare(codes, 0, 0, out); };
 template <class Dot>
 concept Joins = requires(typename Dot::I x) { Dot::joined(x, x); };
+template <class Dot>
+concept MeetsWords = requires(typename Dot::Sum sum, typename Dot::I x) { Dot::meet_word(sum, x, nullptr); };
 template <class Dot>
 concept Squares = requires(typename Dot::Sum sum, typename Dot::I x) { Dot::square(sum, x, x); };
 

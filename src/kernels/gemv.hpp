@@ -34,7 +34,14 @@ struct KeysOfCodes : Words {
   DSAKIT_INLINE static I loaded(I x) { return Dot::key(x); }
   DSAKIT_INLINE static Sum first(const std::int32_t* start) { return Dot::row_start(start); }
   DSAKIT_INLINE static I key(I x, int step) { return Dot::column(x, step); }
-  DSAKIT_INLINE static Sum dot(Sum sum, I key, I word) { return Dot::dot(sum, key, word); }
+  DSAKIT_INLINE static void meet(Sum& sum, I key, const std::int32_t* word) {
+    if constexpr (MeetsWords<Dot>) {
+      Dot::meet_word(sum, key, word);
+    } else {
+      sum = Dot::dot(sum, key, V::broadcast(word));
+      pin(sum);
+    }
+  }
 };
 
 /// Pairs of bf16, with the dot of the products of pairs.
@@ -47,7 +54,10 @@ struct KeysOfPairs : WordOfEachSum {
   DSAKIT_INLINE static I loaded(I x) { return x; }
   DSAKIT_INLINE static Sum first(const std::int32_t*) { return Sum{}; }
   DSAKIT_INLINE static I key(I x, int step) { return Dot::column(x, step); }
-  DSAKIT_INLINE static Sum dot(Sum sum, I key, I word) { return Dot::dot(sum, word, key); }
+  DSAKIT_INLINE static void meet(Sum& sum, I key, const std::int32_t* word) {
+    sum = Dot::dot(sum, V::broadcast(word), key);
+    pin(sum);
+  }
 };
 
 /// T as fp32.
@@ -64,7 +74,10 @@ struct KeysWidened : WordOfEachSum {
     else if constexpr (std::same_as<T, bf16>) return step == 0 ? V::low_bf16(x) : V::high_bf16(x);
     else return I(V::low_f16(step == 0 ? x & 0xffff : I(typename V::U(x) >> 16)));
   }
-  DSAKIT_INLINE static Sum dot(Sum sum, I key, I word) { return V::fma(Sum(word), Sum(key), sum); }
+  DSAKIT_INLINE static void meet(Sum& sum, I key, const std::int32_t* word) {
+    sum = V::fma(Sum(V::broadcast(word)), Sum(key), sum);
+    pin(sum);
+  }
 };
 
 /// Bytes of as many keys as a register has lanes; x[i] becomes word i of all of them.
@@ -119,9 +132,9 @@ struct KeyBlock<V, Kind> {
   }
 };
 
-/// Lines of the rows that come next, asked for one at a time, evenly and in the order of memory: a core waits for a dozen
-/// at most, and who asks for more at once waits too. Some KiB ahead, which the hardware follows as one stream with what is
-/// read.
+/// Lines of the rows that come next, asked for evenly and in the order of memory: a core waits for a dozen at most, and who
+/// asks for more at once waits too. Some KiB ahead, which the hardware follows as one stream with what is read. It is done
+/// beside every few dots, so what there is to count is little: lines of a row go by twos where they are even.
 class RowsAhead {
  public:
   /// Bytes [begin, end) of each row; of those of `later`, which come after `count` of these, to later_end.
@@ -132,28 +145,41 @@ class RowsAhead {
     count_ = (count + kGemvKeys - 1) / kGemvKeys * kGemvKeys;
     const int some = (end - begin) * kMost <= kBytes ? kMost : (end - begin) * kMost <= 2 * kBytes ? kMost / 2 : kMost / 4;
     distance_ = least(some, count_);
+    twos_ = (end - begin + 63) / 64 % 2 == 0 && later_end == end;
     start(0);
   }
   /// Where row j of these is at hand.
   DSAKIT_INLINE void start(int j) {
     const int more = j + distance_ - count_;
-    row_ = more < 0 ? rows_ + j + distance_ : later_ + least(more, distance_ - 1);
-    line_ = begin_, bytes_ = more < 0 ? end_ : later_end_;
+    if (more < 0) row_ = rows_ + j + distance_, last_ = rows_ + count_ - 1, bytes_ = end_;
+    else turn(), row_ += least(more, distance_ - 1);
+    line_ = begin_, later_now_ = more >= 0;
   }
   DSAKIT_INLINE int distance() const { return distance_; }
+  /// The next lines.
+  template <int Lines>
   DSAKIT_INLINE void ask() {
-    prefetch_l2(*row_ + line_);
-    line_ += 64;
-    if (line_ < bytes_) return;
-    line_ = begin_;
-    if (row_ == later_ + distance_ - 1) return;  // the last one
-    if (++row_ == rows_ + count_) row_ = later_, bytes_ = later_end_;
+    if (Lines % 2 == 0 && twos_) return unrolled<Lines / 2>([&]<int>() __attribute__((always_inline)) { some_lines<2>(); });
+    unrolled<Lines>([&]<int>() __attribute__((always_inline)) { some_lines<1>(); });
   }
 
  private:
-  const std::byte* const *rows_, *const *later_, *const *row_;
+  template <int Lines>
+  DSAKIT_INLINE void some_lines() {
+#pragma GCC unroll 2
+    for (int l = 0; l < Lines; ++l) prefetch_l2(*row_ + line_ + 64 * l);
+    line_ += 64 * Lines;
+    if (line_ < bytes_) return;
+    line_ = begin_;
+    if (row_ != last_) ++row_;
+    else if (!later_now_) turn(), later_now_ = true;  // else the last one again
+  }
+  DSAKIT_INLINE void turn() { row_ = later_, last_ = later_ + distance_ - 1, bytes_ = later_end_; }
+
+  const std::byte *const *rows_, *const *later_, *const *row_, *const *last_;
   std::ptrdiff_t begin_, end_, later_end_, line_, bytes_;
   int count_, distance_;
+  bool twos_, later_now_;
 };
 
 struct GemvDots {
@@ -221,14 +247,11 @@ template <class V, class Kind, int Digits, int Rows>
           for (int w = 0; w < Kind::kSteps; ++w) {
             const I x = Kind::key(now.x[Step], w);
 #pragma GCC unroll 12
-            for (int r = 0; r < kRows; ++r) {
-              sum[h][r] = Kind::dot(sum[h][r], x, V::broadcast(q + w * t.plane + Kind::word(r)));
-              pin(sum[h][r]);
-            }
+            for (int r = 0; r < kRows; ++r) Kind::meet(sum[h][r], x, q + w * t.plane + Kind::word(r));
             if (Kind::kWordPerStep || w + 1 == Kind::kSteps) q += pitch;
           }
           if constexpr (Block::kOverlaps) next.template step<Step>(next_row, next_d, bytes - next_d);
-          if (Step % kStepsOfLine == 0 && t.ahead_bytes > 0) soon.ask();
+          if (Step % kStepsOfLine == 0 && t.ahead_bytes > 0) soon.ask<1>();
         });
       }
 #pragma GCC unroll 2
@@ -622,7 +645,7 @@ DSAKIT_INLINE void gemv_sums_part(const typename Kind::Row* row, const GemvSums<
     const int left = t.count - j, columns = t.columns - part;
     if constexpr (First == 0) Kind::template load<Whole, 0>(values, left, t.column + part, columns, x);
     if constexpr (Last == 1) Kind::template load<Whole, 1>(values, left, t.column + part, columns, x + kVectors - 2);
-    unrolled<Lines>([&]<int>() __attribute__((always_inline)) { ahead.ask(); });
+    ahead.template ask<Lines>();
     add_dots<Kind, Steps>(row, j, x, sum);
   };
   // Where two keys take two steps, the last odd one takes one.
