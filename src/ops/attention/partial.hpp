@@ -17,7 +17,7 @@ inline constexpr int kChunk = 256;
 
 inline constexpr std::ptrdiff_t kScorePitch = kChunk + 16;  // rows of scores must not share cache sets
 
-/// Probabilities are rounded to bf16 (8 bits). That is as good as the documented form and averages out over many keys;
+/// Probabilities are rounded to bf16 (8 bits), where there are dots of it. That is as good as the documented form and averages out over many keys;
 /// where fewer than so many decide (by sum^2 / sum of squares), those that do meet their values once more, in fp32,
 /// with what the rounding has left.
 inline constexpr int kManyKeys = 32;

@@ -210,6 +210,16 @@ TEST_P(DenseAttention, AgreesWithTheFormula) {
   }
 }
 
+/// Where there are no dots of bf16 nothing is rounded for them, for one query (GEMV) or many: the bits of `same_products`.
+TEST_P(DenseAttention, ProbabilitiesAreRoundedForDotsAlone) {
+  for (const std::int64_t queries : {1, 70}) {
+    Shape s;
+    s.lengths = {{queries, 600}}, s.width = s.value = 128, s.query = s.kv = s.out = DType::bf16;
+    const Case c(s);
+    EXPECT_EQ(same(run(c), run(c, 1, true)), GetParam()->widens_rows) << queries;
+  }
+}
+
 TEST_P(DenseAttention, PagesAndPoisonChangeNothing) {
   for (std::uint64_t seed = 300; seed < 360; ++seed) {
     Shape s = any_shape(seed);
