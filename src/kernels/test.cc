@@ -973,32 +973,33 @@ TEST(Stream, RowsAndParts) {
   random_bits.seed(1);
   for (const std::size_t bytes : {0, 1, 15, 16, 17, 31, 32, 63, 64, 65, 100, 128, 656, 1152, 2047, 2048, 2049, 5000})
     for (const std::size_t shift : {0, 1, 8, 16})
-      for (const Edge edge : kEdges) {
-        constexpr int kRows = 9;
-        const std::size_t pitch = bytes + shift;
-        const std::vector<std::int8_t> numbers = random_codes(kRows * pitch);
-        const Guarded<std::int8_t> from(numbers, edge), to(std::vector<std::int8_t>(kRows * pitch, 99), edge);
-        std::vector<std::int8_t> wanted(kRows * pitch, 99);
-        std::vector<std::byte*> to_rows;
-        std::vector<const std::byte*> from_rows;
-        for (int i = 0; i < kRows; ++i) {
-          const std::size_t source = std::size_t(i * 4 % kRows) * pitch, target = std::size_t(i) * pitch;
-          from_rows.push_back(reinterpret_cast<const std::byte*>(from + source));
-          to_rows.push_back(reinterpret_cast<std::byte*>(to + target));
-          std::copy_n(numbers.begin() + std::ptrdiff_t(source), bytes, wanted.begin() + std::ptrdiff_t(target));
+      for (const Stores stores : {Stores::plain, Stores::past_caches})
+        for (const Edge edge : kEdges) {
+          constexpr int kRows = 9;
+          const std::size_t pitch = bytes + shift;
+          const std::vector<std::int8_t> numbers = random_codes(kRows * pitch);
+          const Guarded<std::int8_t> from(numbers, edge), to(std::vector<std::int8_t>(kRows * pitch, 99), edge);
+          std::vector<std::int8_t> wanted(kRows * pitch, 99);
+          std::vector<std::byte*> to_rows;
+          std::vector<const std::byte*> from_rows;
+          for (int i = 0; i < kRows; ++i) {
+            const std::size_t source = std::size_t(i * 4 % kRows) * pitch, target = std::size_t(i) * pitch;
+            from_rows.push_back(reinterpret_cast<const std::byte*>(from + source));
+            to_rows.push_back(reinterpret_cast<std::byte*>(to + target));
+            std::copy_n(numbers.begin() + std::ptrdiff_t(source), bytes, wanted.begin() + std::ptrdiff_t(target));
+          }
+          stream_rows(to_rows.data(), from_rows.data(), kRows, bytes, stores);
+          stream_fence();
+          ASSERT_TRUE(same(to.values(), wanted)) << bytes << " " << shift;
+          if (bytes < 64) continue;
+          std::fill_n(static_cast<std::int8_t*>(to), kRows * pitch, std::int8_t(99));
+          std::fill(wanted.begin(), wanted.end(), std::int8_t(99));
+          stream_parts(to_rows.data(), 16, from_rows.data(), 32, from_rows.data(), kRows, stores);
+          stream_fence();
+          for (std::size_t i = 0; i < kRows; ++i)
+            std::copy_n(&numbers[i * 4 % kRows * pitch + 32], 32, &wanted[i * pitch + 16]);
+          ASSERT_TRUE(same(to.values(), wanted)) << bytes << " " << shift;
         }
-        stream_rows(to_rows.data(), from_rows.data(), kRows, bytes);
-        stream_fence();
-        ASSERT_TRUE(same(to.values(), wanted)) << bytes << " " << shift;
-        if (bytes < 64) continue;
-        std::fill_n(static_cast<std::int8_t*>(to), kRows * pitch, std::int8_t(99));
-        std::fill(wanted.begin(), wanted.end(), std::int8_t(99));
-        stream_parts(to_rows.data(), 16, from_rows.data(), 32, from_rows.data(), kRows);
-        stream_fence();
-        for (std::size_t i = 0; i < kRows; ++i)
-          std::copy_n(&numbers[i * 4 % kRows * pitch + 32], 32, &wanted[i * pitch + 16]);
-        ASSERT_TRUE(same(to.values(), wanted)) << bytes << " " << shift;
-      }
 }
 
 // ---- attention over one chunk -----------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ class BlockCopy {
     }
   }
   std::int64_t bytes() const { return bytes_; }
-  /// Blocks i < n ascending; past the caches, where they are whole.
+  /// Blocks i < n ascending; `streamed`: as stream_rows, where they are whole.
   void operator()(std::byte* const* to, const std::byte* const* from, int n, bool streamed) const {
     if (bytes_ == 0) return;
     if (axes_ == 0 && streamed) return stream_rows(to, from, n, std::size_t(run_));
@@ -134,7 +134,7 @@ inline void copy_all(Call& call, const Tensor& to, const Tensor& from) {
 /// this size.
 template <class Walk, class MakeMover>
 void scatter(Call& call, std::int64_t rows, std::int64_t row_bytes, Walk walk, MakeMover mover) {
-  constexpr std::int64_t kTasks = 16, kWorthWalking = 256, kRun = 16384;  // of a task's places, in bytes
+  constexpr std::int64_t kTasks = 16, kWorthWalking = 256, kRun = 64 << 10;  // of a task's places, in bytes
   const double bytes = 2.0 * double(rows) * double(row_bytes);
   if (call.threads() == 1 || row_bytes < kWorthWalking)
     return call.parallel_for(1, {.bytes = bytes}, [&](std::int64_t, int) {

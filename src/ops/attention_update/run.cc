@@ -4,7 +4,6 @@
 #include <limits>
 #include <new>
 
-#include "kernels/stream.hpp"
 #include "ops/attention_update/problem.hpp"
 #include "ops/convert.hpp"
 
@@ -17,18 +16,12 @@ struct Shared {  // by all threads
   Shared(const Problem& p, Carver& memory) : lse(memory.take<Rows>(p.shards())), rows(memory.take<Rows>(p.shards())) {}
 };
 
-/// The result is written past the caches.
-bool streamed(const Problem& p) { return p.rows * p.width * size_of(p.out.tensor.dtype) >= kStreamed; }
-
 struct Scratch {  // of one thread
   float* weight;
   const void** row;
-  std::byte* sum;  // where it is streamed
 
   Scratch(const Problem& p, Carver& memory)
-      : weight(memory.take<float>(p.shards())),
-        row(memory.take<const void*>(p.shards())),
-        sum(memory.take<std::byte>(streamed(p) ? p.width * size_of(p.out.tensor.dtype) : 0)) {}
+      : weight(memory.take<float>(p.shards())), row(memory.take<const void*>(p.shards())) {}
 };
 
 /// lse of the row over all shards; the weight of each shard, 0 where it is not to be read.
@@ -56,11 +49,7 @@ void merge(const Problem& p, const Kernels& kernels, const Shared& shared, std::
     s.weight[count] = s.weight[i];
     row[count++] = shared.rows[i].row<const T>(r);
   }
-  if (!streamed(p)) return kernels.weighted_sum(row, s.weight, count, p.width, p.out.row<T>(r));
-  kernels.weighted_sum(row, s.weight, count, p.width, reinterpret_cast<T*>(s.sum));
-  auto* const to = reinterpret_cast<std::byte*>(p.out.row<T>(r));
-  const std::byte* const from = s.sum;
-  stream_rows(&to, &from, 1, std::size_t(p.width) * sizeof(T));
+  kernels.weighted_sum(row, s.weight, count, p.width, p.out.row<T>(r));
 }
 
 }  // namespace
@@ -86,7 +75,6 @@ void run(const Problem& p, Call& call) {
         merge<T>(p, call.kernels(), shared, r, scratch);
         if (p.lse_out.tensor.data) *p.lse_out.row<float>(r) = lse;
       }
-      stream_fence();
     });
   });
 }

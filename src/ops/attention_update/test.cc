@@ -92,7 +92,7 @@ class AttentionUpdate : public EveryRung {
 };
 INSTANTIATE_TEST_SUITE_P(Rungs, AttentionUpdate, for_every_rung(), rung_name);
 
-/// A result that is written past the caches.
+/// More rows than a task takes.
 TEST_P(AttentionUpdate, LargeOnesEqualTheReference) {
   Random r = random_of_test();
   Shards<float> s(r, 2, 1100, 1000);

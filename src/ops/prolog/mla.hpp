@@ -32,7 +32,7 @@ class MlaProlog {
     bf16* q;                // [heads of the task][kTile][nope+rope]
     float *rope, *rotated;  // the rope columns of q before any rounding, [heads of the task][kTile][rope]; of a head
     std::byte* stored;      // what one token writes to a cache
-    bf16* query;            // [kTile][latent] of a head, before it becomes codes or goes past the caches
+    bf16* query;            // [kTile][latent] of a head, before it becomes codes or is streamed
   };
   std::int64_t head_width() const { return p_.nope + p_.rope; }
   bool streamed() const {

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/stream.hpp"
 #include "ops/convert.hpp"
 #include "ops/rms_norm/problem.hpp"
 
@@ -17,17 +16,15 @@ struct Weights {  // of all threads
 };
 
 std::int64_t row_bytes(const Problem& p) { return p.row_width() * size_of(p.x.tensor.dtype); }
-/// Results are written past the caches.
-bool streamed(const Problem& p) { return p.rows * row_bytes(p) >= kStreamed; }
 
-/// Rows of one thread: those whose pieces lie apart, and of results that are streamed.
+/// Rows of one thread, where their pieces lie apart.
 struct Scratch {
   std::byte *x, *x2, *sum, *y;
 
   Scratch(const Problem& p, Carver& memory) {
-    const std::int64_t in = p.pieces == 1 ? 0 : row_bytes(p), out = streamed(p) ? row_bytes(p) : in;
-    x = memory.take<std::byte>(in), x2 = memory.take<std::byte>(in);
-    sum = memory.take<std::byte>(out), y = memory.take<std::byte>(out);
+    const std::int64_t bytes = p.pieces == 1 ? 0 : row_bytes(p);
+    x = memory.take<std::byte>(bytes), x2 = memory.take<std::byte>(bytes);
+    sum = memory.take<std::byte>(bytes), y = memory.take<std::byte>(bytes);
   }
 };
 
@@ -36,11 +33,10 @@ template <class T>
 class Norm {
  public:
   Norm(const Problem& p, const Kernels& kernels, const Weights& weights)
-      : p_(p), kernels_(kernels), weights_(weights), streamed_(streamed(p)) {}
+      : p_(p), kernels_(kernels), weights_(weights) {}
 
   void rows(std::int64_t begin, std::int64_t end, const Scratch& s) const {
     for (std::int64_t r = begin; r < end; ++r) row(r, s);
-    stream_fence();
   }
 
  private:
@@ -70,21 +66,17 @@ class Norm {
     return row;
   }
   T* place(const Rows& rows, std::int64_t r, std::byte* scratch) const {
-    return together(rows) && !streamed_ ? piece(rows, r, 0) : reinterpret_cast<T*>(scratch);
+    return together(rows) ? piece(rows, r, 0) : reinterpret_cast<T*>(scratch);
   }
   void write(const Rows& rows, std::int64_t r, const T* row) const {
-    if (together(rows) && !streamed_) return;
-    for (std::int64_t k = 0; k < p_.pieces; ++k) {
-      auto* const to = reinterpret_cast<std::byte*>(piece(rows, r, k));
-      const auto* const from = reinterpret_cast<const std::byte*>(row + k * p_.width);
-      stream_rows(&to, &from, 1, std::size_t(p_.width) * sizeof(T));
-    }
+    if (together(rows)) return;
+    for (std::int64_t k = 0; k < p_.pieces; ++k)
+      std::memcpy(piece(rows, r, k), row + k * p_.width, std::size_t(p_.width) * sizeof(T));
   }
 
   const Problem& p_;
   const Kernels& kernels_;
   const Weights& weights_;
-  bool streamed_;
 };
 
 void widen_weight(const Problem& p, const Kernels& kernels, const Rows& weight, float* y) {

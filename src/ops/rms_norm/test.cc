@@ -97,7 +97,7 @@ class RmsNorms : public EveryRung {
 };
 INSTANTIATE_TEST_SUITE_P(Rungs, RmsNorms, for_every_rung(), rung_name);
 
-/// Results that are written past the caches, of rows in one piece and in several.
+/// More rows than a task takes, in one piece and in several.
 TEST_P(RmsNorms, LargeOnesEqualTheReference) {
   Random r = random_of_test();
   Numbers x(DType::f32, {260, 4, 1024}, r), x2(DType::f32, {260, 4, 1024}, r), gamma(DType::f32, {4, 1024}, r);

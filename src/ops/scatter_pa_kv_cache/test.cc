@@ -65,7 +65,7 @@ TEST(ScatterPaKvCache, EqualsTheReference) {
 TEST(ScatterPaKvCache, LastTokenWinsOnAnyNumberOfThreads) {
   Random r(2);
   for (bool nz : {false, true}) expect_everywhere(Data(r, DType::bf16, nz, 3000, 1, 512, 64, 6, 128, 0).args());
-  // Past the caches, and rows that end in the middle of sixteen bytes.
+  // Streamed, and rows that end in the middle of sixteen bytes.
   for (bool nz : {false, true}) expect_everywhere(Data(r, DType::bf16, nz, 4000, 1, 512, 64, 6, 128, 0).args());
   expect_everywhere(Data(r, DType::i8, false, 4000, 1, 1050, 9, 6, 128, 0).args());
   expect_everywhere(Data(r, DType::bf16, true, 4000, 24, 24, 8, 6, 128, 0).args());
