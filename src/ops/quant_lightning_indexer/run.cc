@@ -63,7 +63,9 @@ class Scorer {
       std::uint8_t* to = codes + Layout::at(p.dims, h, 0);
       for (std::int64_t d = 0; d < p.dims; d += Layout::kGroup, to += Layout::at(p.dims, 0, Layout::kGroup)) {
         std::uint32_t group = 0;
-        if (from) std::memcpy(&group, from + d, std::size_t(std::min<std::int64_t>(p.dims - d, sizeof group)));
+        const std::int64_t left = p.dims - d;
+        if (from && left >= Layout::kGroup) std::memcpy(&group, from + d, sizeof group);  // a load, not a loop
+        else if (from) std::memcpy(&group, from + d, std::size_t(left));
         group ^= 0x80808080u;  // + 128
         std::memcpy(to, &group, sizeof group);
       }
