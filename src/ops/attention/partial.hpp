@@ -17,9 +17,9 @@ inline constexpr int kChunk = 256;
 
 inline constexpr std::ptrdiff_t kScorePitch = kChunk + 16;  // rows of scores must not share cache sets
 
-/// Probabilities are rounded to bf16 (8 bits), where there are dots of it. That is as good as the documented form and averages out over many keys;
-/// where fewer than so many decide (by sum^2 / sum of squares), those that do meet their values once more, in fp32,
-/// with what the rounding has left.
+/// Probabilities are rounded to bf16 (8 bits) unless the rung widens rows (Kernels::widens_rows). That is as good as the
+/// documented form and averages out over many keys; where fewer than so many decide (by sum^2 / sum of squares), those
+/// that do meet their values once more, in fp32, with what the rounding has left.
 inline constexpr int kManyKeys = 32;
 
 /// Those of a row; at most kManyKeys. The largest probability is 1, and the sum NaN where any is.
