@@ -54,10 +54,11 @@ struct KeysOfPairs : WordOfEachSum {
   DSAKIT_INLINE static I loaded(I x) { return x; }
   DSAKIT_INLINE static Sum first(const std::int32_t*) { return Sum{}; }
   DSAKIT_INLINE static I key(I x, int step) { return Dot::column(x, step); }
-  DSAKIT_INLINE static void meet(Sum& sum, I key, const std::int32_t* word) {
-    sum = Dot::dot(sum, V::broadcast(word), key);
+  DSAKIT_INLINE static void meet(Sum& sum, I key, I word) {
+    sum = Dot::dot(sum, word, key);
     pin(sum);
   }
+  DSAKIT_INLINE static void meet(Sum& sum, I key, const std::int32_t* word) { meet(sum, key, V::broadcast(word)); }
 };
 
 /// T as fp32.
@@ -74,10 +75,11 @@ struct KeysWidened : WordOfEachSum {
     else if constexpr (std::same_as<T, bf16>) return step == 0 ? V::low_bf16(x) : V::high_bf16(x);
     else return I(V::low_f16(step == 0 ? x & 0xffff : I(typename V::U(x) >> 16)));
   }
-  DSAKIT_INLINE static void meet(Sum& sum, I key, const std::int32_t* word) {
-    sum = V::fma(Sum(V::broadcast(word)), Sum(key), sum);
+  DSAKIT_INLINE static void meet(Sum& sum, I key, I word) {
+    sum = V::fma(Sum(word), Sum(key), sum);
     pin(sum);
   }
+  DSAKIT_INLINE static void meet(Sum& sum, I key, const std::int32_t* word) { meet(sum, key, V::broadcast(word)); }
 };
 
 /// Bytes of as many keys as a register has lanes; x[i] becomes word i of all of them.
@@ -87,13 +89,10 @@ struct KeyBlock {
   static constexpr int kKeys = V::kLanes, kBytes = V::kBytes, kRegisters = V::kLanes;
   typename V::I x[kRegisters];
 
-  template <int Step>
-  DSAKIT_INLINE void step(const std::byte* const* row, std::ptrdiff_t at, int rest) {
-    if constexpr (Step == 0) {
+  DSAKIT_INLINE void take(const std::byte* const* row, std::ptrdiff_t at, int rest) {
 #pragma GCC unroll 16
-      for (int k = 0; k < kKeys; ++k) x[k] = Kind::loaded(V::load_bytes(row[k] + at, rest));
-      V::transpose(x);
-    }
+    for (int k = 0; k < kKeys; ++k) x[k] = Kind::loaded(V::load_bytes(row[k] + at, rest));
+    V::transpose(x);
   }
 };
 
@@ -131,6 +130,10 @@ struct KeyBlock<V, Kind> {
     }
   }
 };
+
+/// Whether words of keys wait in L1 before rows meet them: of floats of 16 bits, where blocks do not overlap.
+template <class V, class Kind>
+constexpr bool kWaits = !KeyBlock<V, Kind>::kOverlaps && Kind::kSteps == 2 && std::same_as<typename Kind::Sum, typename V::F>;
 
 /// Lines of the rows that come next, asked for evenly and in the order of memory: a core waits for a dozen at most, and who
 /// asks for more at once waits too. Some KiB ahead, which the hardware follows as one stream with what is read. It is done
@@ -234,7 +237,7 @@ template <class V, class Kind, int Digits, int Rows>
         const bool down = h + 1 == kHalves, last = d + Block::kBytes >= bytes;
         const std::byte* const* next_row = down && !last ? row[0] : row[h + 1];
         const int next_d = !down ? d : last ? 0 : d + Block::kBytes;
-        if constexpr (!Block::kOverlaps) next.template step<0>(row[h], d, bytes - d);
+        if constexpr (!Block::kOverlaps) next.take(row[h], d, bytes - d);
         const Block now = next;
         if (V::kBytes < 64 && d % 64 == 0) {
           const std::byte* const* near = j + kKeys < count ? row[0] + kKeys : row[0];
@@ -270,6 +273,7 @@ template <class V, class Kind, int Digits, int Rows>
 /// Tiles of as many rows as there is room for sums, evenly. With 16 registers those of keys wait in L1 while eight sums are
 /// made: that is less work than a second transpose.
 template <class V, class Kind, int Digits>
+requires(!kWaits<V, Kind>)
 DSAKIT_INLINE void gemv_dots_tiles(GemvDots t, int rows) {
   constexpr int kSums = KeyBlock<V, Kind>::kOverlaps ? 12 / Kind::kTiles : 8, kMost = kSums / Digits;
   for (int n; rows > 0; rows -= n, t.query += Kind::word(n * Digits), t.unit += t.unit ? n : 0, t.y += n * t.y_pitch) {
@@ -278,6 +282,110 @@ DSAKIT_INLINE void gemv_dots_tiles(GemvDots t, int rows) {
     with_constant<kMost>(n, [&]<int Rows>() { gemv_dots_tile<V, Kind, Digits, Rows>(t); });
     t.ahead_bytes = 0;  // the first tile has asked
   }
+}
+
+// An fma waits for the one before it, so few rows need several blocks of keys at once, more than there are registers for.
+// Some words of them wait in L1, and are met as a product of panels has it: a word of a row is broadcast for all of them,
+// and to widen keys is beside fma, by other units.
+
+constexpr int kRowsOfWords = 6;
+constexpr int kWaitingBytes = 8 << 10;
+
+/// Registers of keys that wait. As many keys are read at the same time: more would push each other out of the caches where
+/// their rows are a power of two apart.
+template <class V>
+constexpr int key_vectors(int rows) {
+  return rows <= 2 ? V::kRegisters / 4 : V::kRegisters / 8;
+}
+
+/// Words of keys, [words][Vectors], meet those of some rows; their sums, [Rows][Vectors], wait in memory as well.
+template <class V, class Kind, int Rows, int Vectors>
+[[gnu::noinline]] void meet_words(const typename V::I* keys, int words, const std::int32_t* q, const GemvDots& t,
+                                  typename Kind::Sum* sums, RowsAhead* ahead) {
+  using I = typename V::I;
+  constexpr int kBytes = 4 * Vectors * V::kLanes;  // of all keys, in a word
+  constexpr int kLines = kBytes < 64 ? 1 : kBytes / 64, kEvery = 64 * kLines / kBytes;
+  const std::ptrdiff_t pitch = t.pitch, plane = t.plane;
+  typename Kind::Sum sum[Rows][Vectors];
+#pragma GCC unroll 6
+  for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < Vectors; ++v) sum[r][v] = sums[r * Vectors + v];
+  for (int w = 0; w < words; ++w, keys += Vectors) {
+    if (ahead && w % kEvery == 0) ahead->ask<kLines>();
+    unrolled<Kind::kSteps>([&]<int Step>() __attribute__((always_inline)) {
+      I x[Vectors];
+#pragma GCC unroll 8
+      for (int v = 0; v < Vectors; ++v) {
+        x[v] = Kind::key(keys[v], Step);
+        if constexpr (Rows > 1) pin(x[v]);  // else gcc 12 makes it anew for each row
+      }
+#pragma GCC unroll 6
+      for (int r = 0; r < Rows; ++r) {
+        const I word = V::broadcast(q + Step * plane + r);
+#pragma GCC unroll 8
+        for (int v = 0; v < Vectors; ++v) Kind::meet(sum[r][v], x[v], word);
+      }
+      if (Kind::kWordPerStep || Step + 1 == Kind::kSteps) q += pitch;
+    });
+  }
+#pragma GCC unroll 6
+  for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < Vectors; ++v) sums[r * Vectors + v] = sum[r][v];
+}
+
+/// Keys from j on, as many as `Vectors` registers hold, and all rows, in tiles of `most` of them.
+template <class V, class Kind, int Vectors>
+DSAKIT_INLINE void gemv_dots_of_some(const GemvDots& t, int rows, int most, int j, RowsAhead& soon) {
+  using Block = KeyBlock<V, Kind>;
+  constexpr bool kFew = Vectors > key_vectors<V>(kRowsOfWords);
+  constexpr int kWords = kWaitingBytes / (Vectors * V::kBytes);
+  static_assert(kWords % Block::kRegisters == 0);
+  typename V::I waiting[kWords * Vectors];
+  typename Kind::Sum sums[(kFew ? 2 : kGemvRows) * Vectors];
+  for (int i = 0; i < rows * Vectors; ++i) sums[i] = Kind::first(nullptr);
+  const std::byte* const* row[Vectors + 1];  // of these blocks and the next
+  row[0] = t.keys + j;
+  for (int v = 1; v <= Vectors; ++v) row[v] = j + v * Block::kKeys < t.count ? row[0] + v * Block::kKeys : row[0];
+  const std::int32_t* q = t.query + GemvQuery::at(t.pitch, 0, 0);
+  soon.start(j);
+  for (int d = 0, words; d < t.bytes; d += 4 * words) {
+    words = least(kWords, (t.bytes - d + Block::kBytes - 1) / Block::kBytes * Block::kRegisters);
+    for (int v = 0; v < Vectors; ++v)  // block by block: few rows at the same time
+      for (int w = 0; w < words; w += Block::kRegisters) {
+        if (kFew && w % 16 == 0)  // little arithmetic hides what L2 takes
+#pragma GCC unroll 16
+          for (int k = 0; k < Block::kKeys; ++k) prefetch_l1(row[v + 1][k] + d + 4 * w);
+        Block keys;
+        keys.take(row[v], d + 4 * w, t.bytes - d - 4 * w);
+#pragma GCC unroll 16
+        for (int i = 0; i < Block::kRegisters; ++i) waiting[(w + i) * Vectors + v] = keys.x[i];
+      }
+    for (int r = 0, n; r < rows; r += n) {
+      n = least(most, rows - r);
+      with_constant<kFew ? 2 : kRowsOfWords>(n, [&]<int Rows>() {
+        meet_words<V, Kind, Rows, Vectors>(waiting, words, q + r, t, sums + r * Vectors,
+                                           r == 0 && t.ahead_bytes > 0 ? &soon : nullptr);
+      });
+    }
+    q += words * (Kind::kWordPerStep ? Kind::kSteps : 1) * std::ptrdiff_t(t.pitch);
+  }
+  for (int r = 0; r < rows; ++r)
+    for (int v = 0; v < Vectors && j + v * Block::kKeys < t.count; ++v)
+      V::store_float(t.y + r * t.y_pitch + j + v * Block::kKeys, sums[r * Vectors + v]);
+}
+
+template <class V, class Kind, int Digits>
+requires kWaits<V, Kind>
+DSAKIT_INLINE void gemv_dots_tiles(const GemvDots& t, int rows) {
+  constexpr int kFew = key_vectors<V>(1), kMany = key_vectors<V>(kRowsOfWords);
+  const int tiles = (rows + kRowsOfWords - 1) / kRowsOfWords, most = (rows + tiles - 1) / tiles;
+  RowsAhead soon(t.keys, t.count, t.ahead, 0, t.bytes, t.ahead_bytes);
+  int j = 0;
+  if (rows <= 2)
+    for (; j + kFew * V::kLanes <= t.count; j += kFew * V::kLanes) gemv_dots_of_some<V, Kind, kFew>(t, rows, most, j, soon);
+  for (; j < t.count; j += kMany * V::kLanes) gemv_dots_of_some<V, Kind, kMany>(t, rows, most, j, soon);
 }
 
 /// The words of rows as the steps of a dot want them: of two, all those of the first and then all those of the second,
