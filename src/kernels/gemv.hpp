@@ -288,11 +288,11 @@ DSAKIT_INLINE void gemv_dots_tiles(GemvDots t, int rows) {
 // Some words of them wait in L1, and are met as a product of panels has it: a word of a row is broadcast for all of them,
 // and to widen keys is beside fma, by other units.
 
-constexpr int kRowsOfWords = 6;
+constexpr int kRowsOfWords = 6;  // at most: times key_vectors(), as many sums as leave registers for a word and keys
 constexpr int kWaitingBytes = 8 << 10;
 
-/// Registers of keys that wait. As many keys are read at the same time: more would push each other out of the caches where
-/// their rows are a power of two apart.
+/// Registers of keys that wait side by side. More keys would push each other out of the caches where their rows are a
+/// power of two apart.
 template <class V>
 constexpr int key_vectors(int rows) {
   return rows <= 2 ? V::kRegisters / 4 : V::kRegisters / 8;
