@@ -52,16 +52,26 @@ struct Decoder {
 template <class V>
 concept Decodes = requires { typename V::E4m3; };
 
+/// How far ahead codes are asked for as they are decoded, in bytes: arithmetic of few rows does not hide their coming.
+constexpr int kCodesAhead = 4096;
+
+DSAKIT_INLINE void ask_for_codes(const e4m3* codes) {
+#pragma GCC unroll 4
+  for (int l = 0; l < 4; ++l) prefetch_l1(codes + kCodesAhead + 64 * l);
+}
+
 /// `rows` (at most 128) rows of codes to a Panel<bf16>.
 template <class V, class Decode>
 DSAKIT_INLINE void widen_block(const Decode& decode, const e4m3* codes, int rows, bf16* out) {
-  for (int r = 0; r < rows; r += 4, codes += 4 * kPanel, out += 4 * kPanel)
+  for (int r = 0; r < rows; r += 4, codes += 4 * kPanel, out += 4 * kPanel) {
+    ask_for_codes(codes);
     for (int column = 0; column < kPanel; column += V::kLanes) {
       typename V::I first, second;
       decode.pairs(V::load(codes + 4 * column), first, second);
       V::store(out + 2 * column, first);
       V::store(out + 2 * kPanel + 2 * column, second);
     }
+  }
 }
 
 template <class V>
@@ -79,9 +89,16 @@ void widen_scaled(ScaledPanel panel, int k, bf16* out) noexcept {
   }
 }
 
-/// So many rows of a meet codes as they are decoded: their sums are in registers beside the table and what is decoded.
+/// So many rows of a meet codes as they are decoded: their sums are in registers beside the table and what is decoded. With
+/// 16 registers two rows are slower so than if the codes are widened first.
 template <class V>
-constexpr int kDecodedRows = V::kRegisters / 8;
+constexpr int kDecodedRows = V::kRegisters == 16 ? 1 : 4;
+
+/// Registers of columns in a tile. A sum takes four fma of a group one after the other: those of four registers would wait.
+template <class V>
+constexpr int scaled_vectors(int rows) {
+  return V::kRegisters == 16 && rows == 1 ? 8 : 4;
+}
 
 /// Rows of a block of k that are decoded for a few rows of a, whose words lie `a_stride` bytes apart.
 struct ScaledTile {
@@ -99,14 +116,14 @@ template <class V, class Dot, int Rows>
 DSAKIT_INLINE void scaled_tile(const ScaledTile& t, int column) {
   using I = typename V::I;
   using Sum = typename Dot::Sum;
-  constexpr int kVectors = 4, kWords = 2 * Dot::kSteps;  // registers of columns; words of a row for four codes
+  constexpr int kVectors = scaled_vectors<V>(Rows), kWords = 2 * Dot::kSteps;  // words of a row for four codes
   Sum sum[Rows][kVectors] = {};
   const char* a = t.a;
   const e4m3* codes = t.panel.codes + 4 * column;
   // Four codes of each column, of which the first `some` exist.
   const auto group = [&](const Decoder<V>& decode, int some) __attribute__((always_inline)) {
     I pair[2][kVectors];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) decode.pairs(V::load(codes + V::kBytes * v), pair[0][v], pair[1][v]);
 #pragma GCC unroll 2
     for (int p = 0; p < 2; ++p) {
@@ -118,7 +135,7 @@ DSAKIT_INLINE void scaled_tile(const ScaledTile& t, int column) {
         for (int r = 0; r < Rows; ++r) {
           const char* at = a + r * t.a_stride + 4 * (p * Dot::kSteps + Step);
           const I word = odd && Dot::kOddBytes == 2 ? V::set(load_some(at, 2)) : V::broadcast(at);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
           for (int v = 0; v < kVectors; ++v) sum[r][v] = Dot::dot(sum[r][v], word, Dot::column(pair[p][v], Step));
         }
       });
@@ -128,16 +145,14 @@ DSAKIT_INLINE void scaled_tile(const ScaledTile& t, int column) {
   for (int first = 0; first < whole; first += kScaleRows) {
     const Decoder<V> decode(*t.panel.from(first).scales);
     for (int r = first; r < least(first + kScaleRows, whole); r += 4, codes += 4 * kPanel, a += 4 * kWords) {
-      if (column == 0)
-#pragma GCC unroll 4
-        for (int l = 0; l < 4; ++l) prefetch_l1(codes + 4096 + 64 * l);
+      if (column == 0) ask_for_codes(codes);
       group(decode, 4);
     }
   }
   if (whole < t.k) group(Decoder<V>(*t.panel.from(t.k - 1).scales), t.k - whole);
 #pragma GCC unroll 4
   for (int r = 0; r < Rows; ++r)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
       float* c = t.c + r * t.c_stride + column + V::kLanes * v;
       V::store(c, I(t.add ? Sum(V::load(c)) + sum[r][v] : sum[r][v]));
@@ -146,14 +161,15 @@ DSAKIT_INLINE void scaled_tile(const ScaledTile& t, int column) {
 
 template <class V, class Dot, int Rows>
 void scaled_rows(const typename Dot::Row* a, std::ptrdiff_t a_stride, ScaledTile t) {
+  constexpr int kColumns = scaled_vectors<V>(Rows) * V::kLanes;
   if constexpr (Prepares<Dot>) {
     typename Dot::Prepared prepared[Rows][kSumBlock];
     for (int r = 0; r < Rows; ++r) Dot::prepare(a + r * a_stride, t.k, prepared[r]);
     t.a = reinterpret_cast<const char*>(prepared), t.a_stride = sizeof prepared[0];
-    for (int column = 0; column < kPanel; column += 4 * V::kLanes) scaled_tile<V, Dot, Rows>(t, column);
+    for (int column = 0; column < kPanel; column += kColumns) scaled_tile<V, Dot, Rows>(t, column);
   } else {
     t.a = reinterpret_cast<const char*>(a), t.a_stride = a_stride * std::ptrdiff_t(sizeof *a);
-    for (int column = 0; column < kPanel; column += 4 * V::kLanes) scaled_tile<V, Dot, Rows>(t, column);
+    for (int column = 0; column < kPanel; column += kColumns) scaled_tile<V, Dot, Rows>(t, column);
   }
 }
 

@@ -174,40 +174,44 @@ struct Vec256 : VecBase<32> {
     return n;
   }
 
-  /// The numbers of the e4m3 codes of exponents 0 and 1, byte by byte; every further exponent adds 1 to that of the
-  /// result, as long as all are normal.
+  /// The numbers of the e4m3 codes of exponents 0 and 1, byte by byte; every two further exponents add 1 to the upper
+  /// byte, as long as all are normal.
   struct E4m3 {
     static constexpr int kCount = 16;
-    __m256i low, high;
+    __m256i low, high, low_subnormal, high_subnormal;
 
     DSAKIT_INLINE static bool can(float scale) {
       const float size = scale < 0 ? -scale : scale;
       return size >= 0x1p-110f && size <= 0x1p110f;
     }
     DSAKIT_INLINE explicit E4m3(const bf16* of) {
-      const __m128i subnormal = load16(of), normal = _mm_sub_epi16(load16(of + 8), _mm_set1_epi16(0x80));
-      const __m128i byte = _mm_set1_epi16(255);
-      low = twice(_mm_packus_epi16(_mm_and_si128(normal, byte), _mm_and_si128(subnormal, byte)));
-      high = twice(_mm_packus_epi16(_mm_srli_epi16(normal, 8), _mm_srli_epi16(subnormal, 8)));
+      // Of exponent 1, and as if 0 were one too.
+      const __m128i subnormal = load16(of), one = load16(of + 8), zero = _mm_sub_epi16(one, _mm_set1_epi16(0x80));
+      low = lower(zero, one), high = lower(_mm_srli_epi16(zero, 8), _mm_srli_epi16(one, 8));
+      low_subnormal = lower(subnormal, subnormal);
+      high_subnormal = lower(_mm_srli_epi16(subnormal, 8), _mm_srli_epi16(subnormal, 8));
     }
     DSAKIT_INLINE void pairs(I codes, I& first, I& second) const {
-      const __m256i x = raw(codes), exponent = _mm256_and_si256(x, _mm256_set1_epi8(0x78));
-      const __m256i is_subnormal = _mm256_cmpeq_epi8(exponent, _mm256_setzero_si256());
-      const __m256i entry = _mm256_or_si256(_mm256_and_si256(x, _mm256_set1_epi8(7)),
-                                            _mm256_and_si256(is_subnormal, _mm256_set1_epi8(8)));
-      const __m256i lower = _mm256_shuffle_epi8(low, entry), upper = _mm256_shuffle_epi8(high, entry);
-      const __m256i even = _mm256_set1_epi16(0x00ff), bits = _mm256_set1_epi16(0x0780);
-      const __m256i sign = _mm256_set1_epi16(short(0x8000));
-      const __m256i a = _mm256_or_si256(_mm256_and_si256(lower, even), _mm256_slli_epi16(upper, 8));
-      const __m256i b = _mm256_or_si256(_mm256_srli_epi16(lower, 8), _mm256_andnot_si256(even, upper));
-      first = of(_mm256_xor_si256(_mm256_add_epi16(a, _mm256_and_si256(_mm256_slli_epi16(exponent, 4), bits)),
-                                  _mm256_and_si256(_mm256_slli_epi16(x, 8), sign)));
-      second = of(_mm256_xor_si256(_mm256_add_epi16(b, _mm256_and_si256(_mm256_srli_epi16(exponent, 4), bits)),
-                                   _mm256_and_si256(x, sign)));
+      const __m256i x = raw(codes), size = _mm256_and_si256(x, _mm256_set1_epi8(0x7f));
+      const __m256i is_subnormal = _mm256_sub_epi8(size, _mm256_set1_epi8(8));  // as a sign
+      const __m256i l = of_size(size, is_subnormal, low, low_subnormal);
+      const __m256i exponent = _mm256_and_si256(_mm256_srli_epi16(x, 4), _mm256_set1_epi8(7));
+      const __m256i u = _mm256_xor_si256(_mm256_add_epi8(of_size(size, is_subnormal, high, high_subnormal), exponent),
+                                         _mm256_and_si256(x, _mm256_set1_epi8(char(0x80))));
+      const __m256i odd = _mm256_set1_epi16(short(0xff00));
+      first = of(_mm256_blendv_epi8(l, _mm256_slli_epi16(u, 8), odd));
+      second = of(_mm256_blendv_epi8(_mm256_srli_epi16(l, 8), u, odd));
     }
 
    private:
-    DSAKIT_INLINE static __m256i twice(__m128i x) { return _mm256_broadcastsi128_si256(x); }
+    /// The lower bytes of two times eight half words, in each half.
+    DSAKIT_INLINE static __m256i lower(__m128i a, __m128i b) {
+      const __m128i byte = _mm_set1_epi16(255);
+      return _mm256_broadcastsi128_si256(_mm_packus_epi16(_mm_and_si128(a, byte), _mm_and_si128(b, byte)));
+    }
+    DSAKIT_INLINE static __m256i of_size(__m256i size, __m256i is_subnormal, __m256i normals, __m256i subnormals) {
+      return _mm256_blendv_epi8(_mm256_shuffle_epi8(normals, size), _mm256_shuffle_epi8(subnormals, size), is_subnormal);
+    }
   };
 
   DSAKIT_INLINE static I add_codes(I sum, I codes) {
