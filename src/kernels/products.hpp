@@ -212,11 +212,12 @@ template <class V, class Dot, class T, int Lines, int... Less>
 constexpr TileFunction kTilesOf<V, Dot, T, Lines, std::integer_sequence<int, Less...>>[] = {
     tile<V, Dot, T, Less + 1, Lines>...};
 
-/// All rows meet one block of the panel before the next: 64 KiB (128 of fp32), which stays in L2. Meanwhile the tiles
+/// All rows meet one block of the panel before the next: 64 KiB (128 of fp32), which stays in L2, or of codes what the
+/// make of the core wants (tuning.hpp). Meanwhile the tiles
 /// ask for the block after it, or for what the caller names, so that with many rows weights from DRAM cost nothing: of a
 /// block an equal part each, from front to back, for a core has few requests under way at a time, and the hardware takes
 /// up what goes forwards; of rows a line each, the first ones. A single tile whose rows meet all columns at once streams:
-/// it asks kStreamAhead bytes ahead. (Behind the last block lies the next panel. Where nothing of it is to come, requests
+/// it asks stream_ahead() bytes ahead. (Behind the last block lies the next panel. Where nothing of it is to come, requests
 /// for it take as long as the arithmetic of eight rows, so the caller names what is.)
 template <class V, class Dot, class T>
 DSAKIT_INLINE void multiply(Tile t, int m, int k, Ahead ahead) {
@@ -226,9 +227,15 @@ DSAKIT_INLINE void multiply(Tile t, int m, int k, Ahead ahead) {
   constexpr std::ptrdiff_t kRowBytes = kElements * std::ptrdiff_t(sizeof(typename Dot::Row));  // of a group
   int groups = k / kElements;
   bool odd = k % kElements != 0;
-  // Those of codes are alike: each asks for as many groups as the next one has.
-  const int blocks = (groups + kMost - 1) / kMost, most = kExact && blocks > 1 ? (groups + blocks - 1) / blocks : kMost;
   const int count = (m + kRows<V, Dot> - 1) / kRows<V, Dot>;
+  int most = kMost;
+  if constexpr (kExact) {
+    // Few rows wait for the block, not for their sums, which smaller blocks load and store more often.
+    if (V::kBytes == 64 && count > 1 && count <= 6) most = least(most, tuning.code_block / kGroupBytes);
+    // Those of codes are alike: each asks for as many groups as the next one has.
+    const int blocks = (groups + most - 1) / most;
+    if (blocks > 1) most = (groups + blocks - 1) / blocks;
+  }
   const bool streams = count == 1 && V::kLanes * vectors_for<V>(m) == kPanel;
   const bool behind = ahead.rows == nullptr || (count == 1 && groups > most);
   const int lines = count == 1 && behind ? 4 : count <= 3 ? 2 : 1;
@@ -245,7 +252,7 @@ DSAKIT_INLINE void multiply(Tile t, int m, int k, Ahead ahead) {
     t.groups = groups < most ? groups : most;
     t.odd = t.groups < most && odd;
     const std::ptrdiff_t bytes = std::ptrdiff_t(t.groups) * kGroupBytes;
-    if (behind) next = t.panel + (streams ? kStreamAhead<V> : bytes);
+    if (behind) next = t.panel + (streams ? stream_ahead<V>() : bytes);
     const std::ptrdiff_t part = t.groups * t.ahead_step;
     t.a = rows;
     for (int rest = m, left = count, line = 0; left > 0; --left, line = (line + lines) % kLinesOfGroup<T>) {

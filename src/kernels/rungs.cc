@@ -5,6 +5,7 @@
 
 #include "kernels/kernels.hpp"
 #include "kernels/self_test.hpp"
+#include "kernels/tuning.hpp"
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <sys/syscall.h>
@@ -28,6 +29,8 @@ void use_neon(Kernels&);
 void use_neon_dotprod(Kernels&);
 void use_neon_i8mm(Kernels&);
 void use_neon_bf16(Kernels&);
+
+Tuning tuning;
 
 namespace {
 
@@ -115,6 +118,8 @@ struct Graph {
     const bool tiles = has_bf16() && __builtin_cpu_supports("avx512vbmi") && has_tiles();
     add({"amx", 4, use_amx, tiles && may_use_tiles(),
          tiles ? "the system's permission to use AMX" : "AMX-INT8, AMX-BF16 and AVX-512 VBMI", true});
+    // Cascade Lake, Emerald Rapids: docs/notes/0024-prefetch.md.
+    if (__builtin_cpu_is("intel")) tuning = {.stream_ahead = 4 << 10, .run_ahead = 4 << 10, .code_block = 16 << 10};
     // Intel's bf16 dots have half the rate of fp32 fma, so that widening is faster (docs/notes/0015-amx.md).
     if (supported[runnable - 1] == &table[4] && __builtin_cpu_is("intel"))
       std::swap(supported[runnable - 2], supported[runnable - 1]);

@@ -371,13 +371,14 @@ constexpr bool kInTwoRuns = Kind::kSize * V::kBytes > 32;
 
 /// FRACTAL_NZ has the rows of a run one after the other: a register of 64 bytes holds two of them, and all rows of the
 /// left meet 32 columns at once, whose sums stay in registers through a block of k. Memory is read from front to back:
-/// one or two rows take what the hardware brings, more are slower, and ask for what would not be there in time.
+/// more than two rows are slow beside it, and ask for what would not be there in time; one or two take what the hardware
+/// brings, where it brings enough (tuning.hpp).
 template <class V, class Kind, int Rows, class T, class C>
 [[gnu::noinline]] void run_tile(const typename Kind::Row* row, const Strip<T>& strip, int k, int columns, C* c,
                                 std::ptrdiff_t c_stride, bool add) {
   using I = typename V::I;
   using Sum = typename Kind::Sum;
-  constexpr int kAhead = Rows > 2 ? 6144 : 0;  // bytes
+  const int asked = Rows > 2 ? 6144 : tuning.run_ahead;  // bytes ahead
   const auto* const at = reinterpret_cast<const std::byte*>(strip.rows);
   // Of pairs, two runs; one that does not exist is the first again.
   const std::byte* run[2] = {at, at + (columns > strip.kRun ? strip.run * Kind::kSize : 0)};
@@ -387,7 +388,7 @@ template <class V, class Kind, int Rows, class T, class C>
   each_group<Kind>(k, [&]<int Steps, int Keys>(int j) __attribute__((always_inline)) {
     const auto rows = [&](int r, int i) __attribute__((always_inline)) {
       const std::byte* from = run[r];
-      if constexpr (kAhead > 0) prefetch_l2(from + 64 * i + kAhead);
+      if (Rows > 2 || asked > 0) prefetch_l2(from + 64 * i + asked);
       if constexpr (Keys == Kind::kKeys) return V::load(from + 64 * i);
       // What is missing is the last one again, times 0.
       else return V::load_halves(from + 32 * least(2 * i, Keys - 1), from + 32 * least(2 * i + 1, Keys - 1));

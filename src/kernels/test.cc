@@ -20,6 +20,7 @@
 #include "kernels/pack.hpp"
 #include "kernels/stream.hpp"
 #include "kernels/test_rungs.hpp"
+#include "kernels/tuning.hpp"
 #include "kernels/test_tiles.hpp"
 
 namespace dsakit {
@@ -168,6 +169,16 @@ TEST_P(OnRung, ProductI8IsExact) {
             for (int p = 0; p < depth; ++p) expected += (a[i * a_stride + p] - 128) * weight[p * kPanel + j];
             ASSERT_EQ(c[i * c_stride + j], expected) << depth << " " << m << " " << i << " " << j;
           }
+        // The blocks of every make of core.
+        const Tuning before = tuning;
+        for (const int block : {1 << 10, 16 << 10, 64 << 10}) {
+          std::vector<std::int32_t> again(std::size_t(m) * kPanel);
+          tuning.code_block = block;
+          k.product(a, a_stride, m, panel, sums, depth, again.data(), kPanel);
+          tuning = before;
+          for (int i = 0; i < m; ++i)
+            for (int j = 0; j < kPanel; ++j) ASSERT_EQ(again[i * kPanel + j], c[i * c_stride + j]) << block;
+        }
       }
 }
 

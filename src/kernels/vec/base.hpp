@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "dsakit/tensor.hpp"
+#include "kernels/tuning.hpp"
 
 // The kernels' algorithms are templates over a vocabulary: one struct per register width that says how to load, broadcast,
 // transpose, convert. Every rung compiles them with its own flags: hence anonymous namespaces throughout, and no function
@@ -145,7 +146,9 @@ DSAKIT_INLINE void prefetch(const void* p) {
   else prefetch_l1(p);
 }
 template <class V>
-constexpr int kStreamAhead = V::kBytes == 64 ? 1024 : 4096;
+DSAKIT_INLINE int stream_ahead() {
+  return V::kBytes == 64 ? tuning.stream_ahead : 4096;
+}
 
 }  // namespace
 }  // namespace dsakit
