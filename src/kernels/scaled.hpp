@@ -64,7 +64,7 @@ DSAKIT_INLINE void ask_for_codes(const e4m3* codes) {
 template <class V, class Decode>
 DSAKIT_INLINE void widen_block(const Decode& decode, const e4m3* codes, int rows, bf16* out) {
   for (int r = 0; r < rows; r += 4, codes += 4 * kPanel, out += 4 * kPanel) {
-    ask_for_codes(codes);
+    if constexpr (V::kBytes < 64) ask_for_codes(codes);  // registers of a line leave it to the hardware
     for (int column = 0; column < kPanel; column += V::kLanes) {
       typename V::I first, second;
       decode.pairs(V::load(codes + 4 * column), first, second);
