@@ -118,7 +118,7 @@ struct Graph {
     const bool tiles = has_bf16() && __builtin_cpu_supports("avx512vbmi") && has_tiles();
     add({"amx", 4, use_amx, tiles && may_use_tiles(),
          tiles ? "the system's permission to use AMX" : "AMX-INT8, AMX-BF16 and AVX-512 VBMI", true});
-    // Cascade Lake, Emerald Rapids: docs/notes/0024-prefetch.md.
+    // Measured on an Emerald Rapids, blocks on a Cascade Lake too: docs/notes/0024-prefetch.md.
     if (__builtin_cpu_is("intel")) tuning = {.stream_ahead = 4 << 10, .run_ahead = 4 << 10, .code_block = 16 << 10};
     // Intel's bf16 dots have half the rate of fp32 fma, so that widening is faster (docs/notes/0015-amx.md).
     if (supported[runnable - 1] == &table[4] && __builtin_cpu_is("intel"))
