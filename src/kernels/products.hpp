@@ -213,12 +213,12 @@ constexpr TileFunction kTilesOf<V, Dot, T, Lines, std::integer_sequence<int, Les
     tile<V, Dot, T, Less + 1, Lines>...};
 
 /// All rows meet one block of the panel before the next: 64 KiB (128 of fp32), which stays in L2, or of codes what the
-/// make of the core wants (tuning.hpp). Meanwhile the tiles
-/// ask for the block after it, or for what the caller names, so that with many rows weights from DRAM cost nothing: of a
-/// block an equal part each, from front to back, for a core has few requests under way at a time, and the hardware takes
-/// up what goes forwards; of rows a line each, the first ones. A single tile whose rows meet all columns at once streams:
-/// it asks stream_ahead() bytes ahead. (Behind the last block lies the next panel. Where nothing of it is to come, requests
-/// for it take as long as the arithmetic of eight rows, so the caller names what is.)
+/// make of the core wants (tuning.hpp). Meanwhile the tiles ask for the block after it, or for what the caller names, so
+/// that with many rows weights from DRAM cost nothing: of a block an equal part each, from front to back, for a core has
+/// few requests under way at a time, and the hardware takes up what goes forwards; of rows a line each, the first ones. A
+/// single tile whose rows meet all columns at once streams: it asks stream_ahead() bytes ahead. (Behind the last block
+/// lies the next panel. Where nothing of it is to come, requests for it take as long as the arithmetic of eight rows, so
+/// the caller names what is.)
 template <class V, class Dot, class T>
 DSAKIT_INLINE void multiply(Tile t, int m, int k, Ahead ahead) {
   constexpr int kElements = Panel<T>::kGroup;

@@ -388,7 +388,7 @@ template <class V, class Kind, int Rows, class T, class C>
   each_group<Kind>(k, [&]<int Steps, int Keys>(int j) __attribute__((always_inline)) {
     const auto rows = [&](int r, int i) __attribute__((always_inline)) {
       const std::byte* from = run[r];
-      if (Rows > 2 || asked > 0) prefetch_l2(from + 64 * i + asked);
+      if (asked > 0) prefetch_l2(from + 64 * i + asked);
       if constexpr (Keys == Kind::kKeys) return V::load(from + 64 * i);
       // What is missing is the last one again, times 0.
       else return V::load_halves(from + 32 * least(2 * i, Keys - 1), from + 32 * least(2 * i + 1, Keys - 1));

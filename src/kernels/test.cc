@@ -20,8 +20,8 @@
 #include "kernels/pack.hpp"
 #include "kernels/stream.hpp"
 #include "kernels/test_rungs.hpp"
-#include "kernels/tuning.hpp"
 #include "kernels/test_tiles.hpp"
+#include "kernels/tuning.hpp"
 
 namespace dsakit {
 namespace {
