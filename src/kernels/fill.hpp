@@ -94,6 +94,7 @@ void fill(Kernels& k, int gemv_rows) {
   fill_codes<V, DotOfCodes>(k);
   fill_pairs<V, DotOfPairs>(k);
   k.gemv_rows = gemv_rows;
+  k.strip_rows = kStripRows;
   k.keep_shapes = [](bool) noexcept {};
 }
 

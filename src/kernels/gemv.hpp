@@ -709,7 +709,7 @@ template <class Kind, int Rows, int Vectors, class I>
 DSAKIT_INLINE void add_values(const typename Kind::Row* row, int j, int step, const I* x,
                               typename Kind::Sum (&sum)[Rows][Vectors]) {
   constexpr bool kFull = Kind::kSteps == 2 && Rows > 4 && Vectors == 2;  // of 16 registers: none may become another's
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int r = 0; r < Rows; ++r) {
     const I w = row[r].word(j, step);
 #pragma GCC unroll 4

@@ -341,7 +341,9 @@ struct Kernels {
 
   // ---- few rows with a matrix as it lies ------------------------------------------------------------------------------
 
-  /// c[i][j] = sum_p a[i][p] * strip[p][j], with `add` on top of what c holds; i < m <= kStripRows, p < k,
+  int strip_rows;  // of the left at most, <= kStripRows
+
+  /// c[i][j] = sum_p a[i][p] * strip[p][j], with `add` on top of what c holds; i < m <= strip_rows, p < k,
   /// j < columns, m * columns <= kStripSums (c up to the next multiple of 64: any).
   /// Meanwhile rows from `ahead` on are asked for, where the next strip of a row-major matrix begins.
   ///   codes  a biased by +128; exact

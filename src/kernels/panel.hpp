@@ -17,7 +17,7 @@ inline constexpr int kGemvStep = 32;    // bytes of a key that the GEMV kernels 
 inline constexpr int kGemvRows = 24;    // rows at most that the GEMV kernels serve
 inline constexpr int kGemvColumns = 2 * kPanel;  // of sums at most
 inline constexpr int kGemvCodes = 640;  // elements at most of a row of codes there
-inline constexpr int kStripRows = 8;     // rows at most that meet a matrix as it lies
+inline constexpr int kStripRows = 32;    // rows at most that meet a matrix as it lies
 inline constexpr int kStripSums = 8 * 4096;  // of them and its columns
 inline constexpr int kGemvKeys = 16;    // keys are addressed in multiples of this many
 

@@ -11,6 +11,9 @@
 namespace dsakit {
 namespace {
 
+/// Rows of the left up to which frames and blocks are those of few.
+constexpr int kFewStripRows = 8;
+
 /// Fours of registers, V::kBytes columns each, that a group of rows becomes at once: a line of each row, read once.
 template <class V>
 constexpr int kStripFours = least(2, kPanel / V::kBytes);
@@ -45,6 +48,7 @@ template <class V, class Kind>
 struct StripBlock {
   using T = std::conditional_t<Kind::kSize == 1, std::int8_t, bf16>;
   const typename Kind::Row* row;
+  int m;             // rows of the left
   Strip<T> strip;    // from the block's first row on
   int first, count;  // words of the left; rows
   bool on;           // with sums that wait
@@ -170,17 +174,39 @@ DSAKIT_INLINE void add_made(const typename Kind::Row* row, int j, const StripGro
 /// make the next part beside.
 enum class From { matrix, kept, kept_making_next };
 
-/// With 16 registers a part is kept before it is met: its lines share a few sets of L1 and are slow to come, and are fetched
-/// and interleaved beside the dots of the part before. With 32 there is a pass or two, and what they meet is at hand; so it
-/// is for a single row of numbers.
-template <class V, class Kind>
-constexpr bool keeps_first(int rows) {
-  return V::kRegisters == 16 && (rows > 1 || Kind::kSize == 1);
-}
-
 /// Rows of the left that meet two registers at once, at most: twelve sums of 16 registers.
 template <class V>
 constexpr int kRowsOfPass = V::kRegisters == 32 ? 8 : 6;
+
+/// With 16 registers a part is kept before it is met: its lines share a few sets of L1 and are slow to come, and are fetched
+/// and interleaved beside the dots of the part before. With 32 there is a pass or two, and what they meet is at hand, unless
+/// many rows take turns; so it is for a single row of numbers.
+template <class V, class Kind>
+constexpr bool keeps_first(int rows) {
+  return rows > kRowsOfPass<V> || (V::kRegisters == 16 && (rows > 1 || Kind::kSize == 1));
+}
+
+/// Its page is known by the time its lines are asked for; rows that share a page need none of it.
+DSAKIT_INLINE void touch_row(const std::byte* row, std::ptrdiff_t pitch) {
+  if (pitch >= 1024) prefetch_l2(row);
+}
+
+/// Where many rows of the left ask for the next block: line by line of a row, and on with the next row.
+struct LinesAhead {
+  const std::byte *line, *end;  // of a row
+  std::ptrdiff_t pitch, skip;   // from row to row; from an end to the next row
+
+  DSAKIT_INLINE LinesAhead(const std::byte* row, int bytes, std::ptrdiff_t pitch)
+      : line(row), end(row + (bytes + 63) / 64 * 64), pitch(pitch), skip(pitch - (end - row)) {}
+  DSAKIT_INLINE void ask() {
+    prefetch_l2(line);
+    line += 64;
+    if (line == end) {
+      line += skip, end += pitch;
+      touch_row(line + pitch, pitch);
+    }
+  }
+};
 
 /// What a pass over a part meets, asks for and makes.
 template <class V, class Kind>
@@ -194,6 +220,8 @@ struct StripPass {
   std::ptrdiff_t pitch;
   typename V::I* made;
   int bytes;  // of a row
+  int lines;  // of many rows: so many are asked for with every few groups
+  LinesAhead* ahead_of_many;
 };
 
 /// One group; on to the next.
@@ -210,6 +238,8 @@ DSAKIT_INLINE void meet_group(const typename Kind::Row* row, int j, StripGroup<V
   }
 }
 
+constexpr int kLinesOfTurn = -1;  // StripPass::lines, of LinesAhead
+
 /// Rows rows of the left meet Now registers of each group of a part. With every Groups of them Lines lines are asked for,
 /// and one group of the next part is made.
 template <class V, class Kind, From F, bool Whole, int Rows, int Now, int Groups, int Lines>
@@ -223,6 +253,8 @@ template <class V, class Kind, From F, bool Whole, int Rows, int Now, int Groups
   const int first = t.first, count = t.count;
   const I* kept = t.kept;
   const std::byte* ahead = t.ahead;
+  const int lines = t.lines;
+  LinesAhead many = *t.ahead_of_many;
   StripGroup<V, Whole> group{t.rows, t.pitch, t.bytes};
   I* made = t.made;
   Sum sum[kParts][Rows][kVectors];
@@ -238,9 +270,13 @@ template <class V, class Kind, From F, bool Whole, int Rows, int Now, int Groups
       keep_group<V, Kind, kKeys>(group, made);
       group.rows += kKeys * group.pitch, made += kStripKept<V>;
     }
+    if constexpr (Lines == kLinesOfTurn) {
+      for (int l = 0; l < lines; ++l) many.ask();
+    } else {
 #pragma GCC unroll 4
-    for (int l = 0; l < Lines; ++l) prefetch_l2(ahead + 64 * l);
-    ahead += 64 * Lines;
+      for (int l = 0; l < Lines; ++l) prefetch_l2(ahead + 64 * l);
+      ahead += 64 * Lines;
+    }
     unrolled<Groups>([&]<int G>() __attribute__((always_inline)) {
       meet_group<V, Kind, F, Kind::kSteps, kKeys>(row, first + j + G * kKeys, group, kept, made, sum);
     });
@@ -248,6 +284,7 @@ template <class V, class Kind, From F, bool Whole, int Rows, int Now, int Groups
   each_group<Kind>(count - j, [&]<int Steps, int Keys>(int i) __attribute__((always_inline)) {
     meet_group<V, Kind, F, Steps, Keys>(row, first + j + i, group, kept, made, sum);
   });
+  if constexpr (Lines == kLinesOfTurn) *t.ahead_of_many = many;
 #pragma GCC unroll 2
   for (int f = 0; f < kParts; ++f)
 #pragma GCC unroll 8
@@ -258,25 +295,34 @@ template <class V, class Kind, From F, bool Whole, int Rows, int Now, int Groups
 
 /// Rows rows of the left times a part: as many registers a pass as there is room for sums; each asks for its share of the
 /// next block, and makes its share of the next part.
-template <class V, class Kind, int Rows, From F, bool Whole>
+template <class V, class Kind, int Rows, From F, bool Whole, int Lines = kStripPart<V> / 16>
 DSAKIT_INLINE void strip_passes(StripPass<V, Kind>& t) {
-  constexpr int kMost = kRowsOfPass<V>;
-  constexpr int kHalves = (Rows + kMost - 1) / kMost, kUpper = (Rows + kHalves - 1) / kHalves, kLower = Rows - kUpper;
-  constexpr int kRoom = V::kRegisters / 2 / kUpper;
+  constexpr int kRoom = V::kRegisters / 2 / Rows;
   constexpr int kNow = least(kStripKept<V>, kRoom >= 8 ? 8 : kRoom >= 4 ? 4 : 2), kPasses = kStripKept<V> / kNow;
-  constexpr int kLines = kStripPart<V> / 16 / kHalves;
-  static_assert(F != From::matrix || kLower == 0);  // what has been met is not kept
   const int groups = t.count / Kind::kKeys / kPasses;
-  const auto pass = [&]<int Some, From G>() __attribute__((always_inline)) {
-    strip_pass<V, Kind, G, Whole, Some, kNow, kPasses, kLines>(t);
-    t.kept += kNow, t.sums += kNow * V::kLanes, t.ahead += groups * kLines * 64;
+  const auto pass = [&]<From G>() __attribute__((always_inline)) {
+    strip_pass<V, Kind, G, Whole, Rows, kNow, kPasses, Lines>(t);
+    t.kept += kNow, t.sums += kNow * V::kLanes;
+    if constexpr (Lines != kLinesOfTurn) t.ahead += groups * Lines * 64;
     t.rows += groups * Kind::kKeys * t.pitch, t.made += groups * kStripKept<V>;
   };
-  pass.template operator()<kUpper, F>();
-  for (int i = 1; i < kPasses; ++i) pass.template operator()<kUpper, F == From::matrix ? From::kept : F>();
-  if constexpr (kLower > 0) {
-    t.row += kUpper, t.kept -= kStripKept<V>, t.sums += kUpper * kPanel - kStripPart<V>;
-    for (int i = 0; i < kPasses; ++i) pass.template operator()<kLower, From::kept>();
+  pass.template operator()<F>();
+  for (int i = 1; i < kPasses; ++i) pass.template operator()<F == From::matrix ? From::kept : F>();
+}
+
+/// More rows than a pass meets take turns with a part that was kept; the first of them make the next one.
+template <class V, class Kind, From F>
+DSAKIT_INLINE void strip_turns(StripPass<V, Kind>& t, int m) {
+  constexpr int kMost = kRowsOfPass<V>, kLines = kStripPart<V> / 16;
+  const int turns = (m + kMost - 1) / kMost;
+  for (int turn = 0, n; turn < turns; ++turn, m -= n) {
+    n = (m + turns - turn - 1) / (turns - turn);
+    t.lines = kLines * (turn + 1) / turns - kLines * turn / turns;
+    with_constant<kMost, kMost / 2>(n, [&]<int Rows>() {
+      if (F == From::kept || turn > 0) strip_passes<V, Kind, Rows, From::kept, true, kLinesOfTurn>(t);
+      else strip_passes<V, Kind, Rows, F, true, kLinesOfTurn>(t);
+    });
+    t.row += n, t.kept -= kStripKept<V>, t.sums += n * kPanel - kStripPart<V>;
   }
 }
 
@@ -296,7 +342,7 @@ DSAKIT_INLINE int strip_over(const Strip<T>& s, int columns) {
   return over / kSize;
 }
 
-/// All rows meet a part before the next.
+/// All rows meet a part before the next; Rows = 0: more than a pass meets.
 template <class V, class Kind, int Rows>
 [[gnu::noinline]] void strip_block(const StripBlock<V, Kind>& t, StripParts<V>& parts) {
   constexpr int kPart = kStripPart<V>;
@@ -305,13 +351,18 @@ template <class V, class Kind, int Rows>
   const auto* const rows = reinterpret_cast<const std::byte*>(t.strip.rows);
   const auto* ahead = reinterpret_cast<const std::byte*>(t.ahead);
   std::int32_t* sums = t.sums;
-  for (int tile = 0, from = 0; tile < tiles; ++tile, sums += Rows * kPanel)
+  const auto meet = [&]<From F, bool Whole>(StripPass<V, Kind>& pass) __attribute__((always_inline)) {
+    if constexpr (Rows == 0) strip_turns<V, Kind, F>(pass, t.m);
+    else strip_passes<V, Kind, Rows, F, Whole>(pass);
+  };
+  LinesAhead many(ahead, bytes, pitch);
+  for (int tile = 0, from = 0; tile < tiles; ++tile, sums += t.m * kPanel)
     for (int column = t.tiles.begin(tile), end = t.tiles.end(tile), part = 0; column < end; column += kPart, part += kPart) {
       const int some = (end - column) * Kind::kSize;
       const bool whole = end - column >= kPart;
       StripPass<V, Kind> pass{t.row, t.first, t.count, t.on, parts.now, sums + part, ahead + from,
-                              rows + column * Kind::kSize, pitch, parts.now, some};
-      if constexpr (keeps_first<V, Kind>(Rows)) {
+                              rows + column * Kind::kSize, pitch, parts.now, some, 0, &many};
+      if constexpr (Rows == 0 || keeps_first<V, Kind>(Rows)) {
         if (!parts.made && whole) keep_part<V, Kind>(StripGroup<V, true>{pass.rows, pitch, some}, t.count, parts.now);
         if (!parts.made && !whole) keep_part<V, Kind>(StripGroup<V, false>{pass.rows, pitch, some}, t.count, parts.now);
         // The next part, in this tile or in the next one or at the beginning of the next block, if all of it is there.
@@ -320,17 +371,20 @@ template <class V, class Kind, int Rows>
         parts.made = t.count % (kStripShared<V> * Kind::kKeys) == 0 && (!last || t.goes_on) && t.tiles.end(then) - next >= kPart;
         pass.rows = rows + (last ? t.count * pitch : 0) + next * Kind::kSize, pass.made = parts.next;
         if (parts.made) {
-          strip_passes<V, Kind, Rows, From::kept_making_next, true>(pass);
+          meet.template operator()<From::kept_making_next, true>(pass);
           parts = {parts.next, parts.now, true};
         } else {
-          strip_passes<V, Kind, Rows, From::kept, true>(pass);
+          meet.template operator()<From::kept, true>(pass);
         }
       } else if (whole) {
-        strip_passes<V, Kind, Rows, From::matrix, true>(pass);
+        meet.template operator()<From::matrix, true>(pass);
       } else {
-        strip_passes<V, Kind, Rows, From::matrix, false>(pass);
+        meet.template operator()<From::matrix, false>(pass);
       }
-      for (from += each; from >= bytes; ahead += pitch) from -= bytes;
+      for (from += each; from >= bytes; ahead += pitch) {
+        from -= bytes;
+        touch_row(ahead + 2 * pitch, pitch);
+      }
     }
 }
 
@@ -373,9 +427,9 @@ constexpr bool kInTwoRuns = Kind::kSize * V::kBytes > 32;
 /// left meet 32 columns at once, whose sums stay in registers through a block of k. Memory is read from front to back:
 /// more than two rows are slow beside it, and ask for what would not be there in time; one or two take what the hardware
 /// brings, where it brings enough (tuning.hpp).
-template <class V, class Kind, int Rows, class T, class C>
+template <class V, class Kind, int Rows, bool Turn, class T, class C>
 [[gnu::noinline]] void run_tile(const typename Kind::Row* row, const Strip<T>& strip, int k, int columns, C* c,
-                                std::ptrdiff_t c_stride, bool add) {
+                                std::ptrdiff_t c_stride, bool add, const std::byte* ahead, int lines) {
   using I = typename V::I;
   using Sum = typename Kind::Sum;
   const int asked = Rows > 2 ? 6144 : tuning.run_ahead;  // bytes ahead
@@ -383,12 +437,17 @@ template <class V, class Kind, int Rows, class T, class C>
   // Of pairs, two runs; one that does not exist is the first again.
   const std::byte* run[2] = {at, at + (columns > strip.kRun ? strip.run * Kind::kSize : 0)};
   Sum sum[Rows][2];
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int i = 0; i < Rows; ++i) sum[i][0] = sum[i][1] = row[i].start;
   each_group<Kind>(k, [&]<int Steps, int Keys>(int j) __attribute__((always_inline)) {
+    if constexpr (Turn) {
+#pragma GCC unroll 4
+      for (int l = 0; l < lines; ++l) prefetch_l2(ahead + 64 * l);
+      ahead += 32 * Kind::kKeys;
+    }
     const auto rows = [&](int r, int i) __attribute__((always_inline)) {
       const std::byte* from = run[r];
-      if (asked > 0) prefetch_l2(from + 64 * i + asked);
+      if (!Turn && asked > 0) prefetch_l2(from + 64 * i + asked);
       if constexpr (Keys == Kind::kKeys) return V::load(from + 64 * i);
       // What is missing is the last one again, times 0.
       else return V::load_halves(from + 32 * least(2 * i, Keys - 1), from + 32 * least(2 * i + 1, Keys - 1));
@@ -398,7 +457,7 @@ template <class V, class Kind, int Rows, class T, class C>
     run[0] += 32 * Kind::kKeys, run[1] += 32 * Kind::kKeys;
     add_dots<Kind, Steps>(row, j, x, sum);
   });
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 2
     for (int v = 0; v < 2; ++v) {
@@ -487,6 +546,7 @@ template <class V, class Kind, class T, class C>
 DSAKIT_INLINE void product_of_runs(const typename Kind::Weight* a, std::ptrdiff_t a_stride, int m,
                                    const Strip<T>& strip, int k, int columns, C* c, std::ptrdiff_t c_stride,
                                    bool add) {
+  constexpr int kAsked = V::kBytes == 64 ? 6144 : 0;  // bytes ahead, by run_tile
   constexpr int kBlocks = 4, kColumns = V::kBytes == 64 ? 2 * V::kLanes : V::kBytes;
   constexpr int kHalf = Kind::kSize == 1 ? 0 : kColumns / 2;  // where the second half of a four begins
   typename Kind::Weight words[kStripRows][Kind::kKeys == 2 ? kSumBlock : 1];  // of the last block, if k is odd
@@ -509,15 +569,30 @@ DSAKIT_INLINE void product_of_runs(const typename Kind::Weight* a, std::ptrdiff_
     for (int column = 0; column < columns; column += kColumns)
       each_block([&](int b, int p, int n) {
         C* const to = c + column;
+        const bool last = b + 1 == kBlocks || p + n == k;
+        const int next = last ? column + kColumns : column, q = last ? first : p + n;
+        const auto bytes = [&](int column, int p) { return reinterpret_cast<const std::byte*>(at(column, p)); };
+        for (int run = 0; run < 2; ++run)  // its pages are known in time
+          for (int p = 0; p < 32 * n; p += 4096) prefetch_l2(bytes(next + run * int(strip.kRun), q) + p + kAsked);
         if constexpr (V::kBytes == 64) {
-          with_constant<kStripRows>(m, [&]<int Rows>() {
-            run_tile<V, Kind, Rows>(row[b], Strip<T>{at(column, p), strip.pitch, strip.run}, n, columns - column, to,
-                                    c_stride, add || p > 0);
-          });
+          constexpr int kMost = 12;
+          const Strip<T> here{at(column, p), strip.pitch, strip.run};
+          if (m <= kMost)
+            return with_constant<kMost>(m, [&]<int Rows>() {
+              run_tile<V, Kind, Rows, false>(row[b], here, n, columns - column, to, c_stride, add || p > 0, nullptr, 0);
+            });
+          // More rows take turns: each asks for its share of the next block, of which a group has two lines in each run.
+          const int turns = (m + kMost - 1) / kMost;
+          for (int turn = 0, i = 0, some; turn < turns; ++turn, i += some) {
+            some = (m - i + turns - turn - 1) / (turns - turn);
+            const int line = 4 * turn / turns, lines = 4 * (turn + 1) / turns - line;
+            const std::byte* const ahead = bytes(next + line / 2 * int(strip.kRun), q) + line % 2 * 64;
+            with_constant<kMost, kMost / 2>(some, [&]<int Rows>() {
+              run_tile<V, Kind, Rows, true>(row[b] + i, here, n, columns - column, to + i * c_stride, c_stride, add || p > 0,
+                                            ahead, lines);
+            });
+          }
         } else {
-          const bool last = b + 1 == kBlocks || p + n == k;
-          const int next = last ? column + kColumns : column, q = last ? first : p + n;
-          const auto bytes = [&](int column, int p) { return reinterpret_cast<const std::byte*>(at(column, p)); };
           // A second run that does not exist is the first again.
           run_passes<V, Kind>(row[b], m,
                               {{bytes(column, p), bytes(column + kHalf < columns ? column + kHalf : column, p)},
@@ -539,6 +614,7 @@ constexpr int strip_rows_most(bool keeps) {
 template <class V, class Kind, class T>
 DSAKIT_INLINE int strip_rows(int m, const Strip<T>& strip, int columns) {
   constexpr int kFew = V::kRegisters == 32 ? 4 : Kind::kSize == 1 ? 2 : 1;
+  if (m > kFewStripRows) return (is_close(strip) ? 32 : 16) * Kind::kKeys;
   const int most = strip_rows_most<Kind>(keeps_first<V, Kind>(m));
   if (is_close(strip)) return most;
   const bool one_piece = m > kFew && strip.pitch == columns;  // whose rows may be asked for across their ends
@@ -578,20 +654,21 @@ DSAKIT_INLINE void give_sums(const std::int32_t* from, const StripTiles& tiles, 
 }
 
 /// A frame of its own: it has room for `Sums` sums, and is touched page by page. Those of codes wait till the end of k.
-template <class V, class Kind, int Sums, class T, class C>
+template <class V, class Kind, int Most, int Sums, class T, class C>
 [[gnu::noinline]] void product_of_rows(const typename Kind::Weight* a, std::ptrdiff_t a_stride, int m,
                                        const Strip<T>& strip, int k, int columns, C* c, std::ptrdiff_t c_stride,
                                        bool add, const T* ahead) {
   constexpr bool kExact = std::same_as<C, std::int32_t>;
   const int rows = strip_rows<V, Kind>(m, strip, columns);
   const StripTiles tiles{columns, strip_over(strip, columns)};
-  typename Kind::Weight words[kStripRows][Kind::kKeys == 2 ? kSumBlock : 1];
-  typename Kind::Row row[kStripRows];
-  typename Kind::Sum start[kStripRows] = {};
-  constexpr int kKept = strip_rows_most<Kind>(V::kRegisters == 16) / Kind::kKeys * kStripKept<V>;
+  typename Kind::Weight words[Most][Kind::kKeys == 2 ? kSumBlock : 1];
+  typename Kind::Row row[Most];
+  typename Kind::Sum start[Most] = {};
+  constexpr int kMostRows = Most > kFewStripRows ? 32 * Kind::kKeys : strip_rows_most<Kind>(V::kRegisters == 16);
+  constexpr int kKept = kMostRows / Kind::kKeys * kStripKept<V>;
   typename V::I kept[2 * kKept];
   StripParts<V> parts{kept, kept + kKept};
-  alignas(64) std::int32_t sums[Sums + kStripRows * kPanel];
+  alignas(64) std::int32_t sums[Sums + Most * kPanel];
   for (int first = 0, n; first < k; first += n) {
     const int word = first % kSumBlock, words_left = least(k - first, kSumBlock - word);
     if (word == 0)
@@ -600,10 +677,11 @@ template <class V, class Kind, int Sums, class T, class C>
         start[i] = plus<V>(start[i], row[i].start);
       }
     n = least(words_left, rows);
-    StripBlock<V, Kind> block{row, strip, word, n, kExact ? first > 0 : word > 0, tiles, sums, ahead, k - first - n >= n};
+    StripBlock<V, Kind> block{row, m, strip, word, n, kExact ? first > 0 : word > 0, tiles, sums, ahead, k - first - n >= n};
     block.strip.rows += first * strip.pitch;
     if (first + n < k) block.ahead = block.strip.rows + n * strip.pitch;
-    with_constant<kStripRows>(m, [&]<int Rows>() { strip_block<V, Kind, Rows>(block, parts); });
+    if (m > kRowsOfPass<V>) strip_block<V, Kind, 0>(block, parts);
+    else with_constant<kRowsOfPass<V>>(m, [&]<int Rows>() { strip_block<V, Kind, Rows>(block, parts); });
     if (first + n == k || (!kExact && n == words_left)) {
       give_sums<V, Kind>(sums, tiles, start, m, c, c_stride, add);
       add = true;
@@ -614,11 +692,13 @@ template <class V, class Kind, int Sums, class T, class C>
 template <class V, class Kind, class T, class C>
 void strip_product(const typename Kind::Weight* a, std::ptrdiff_t a_stride, int m, const Strip<T>& strip, int k,
                    int columns, C* c, std::ptrdiff_t c_stride, bool add, const T* ahead) noexcept {
-  constexpr int kFew = kStripRows * 512;
+  constexpr int kFew = kFewStripRows, kFewSums = kFew * 512;
   if (strip.run == strip.kRun) {
-    if (m * ((columns + kPanel - 1) / kPanel * kPanel) <= kFew)
-      product_of_rows<V, Kind, kFew>(a, a_stride, m, strip, k, columns, c, c_stride, add, ahead);
-    else product_of_rows<V, Kind, kStripSums>(a, a_stride, m, strip, k, columns, c, c_stride, add, ahead);
+    if (m <= kFew && m * ((columns + kPanel - 1) / kPanel * kPanel) <= kFewSums)
+      product_of_rows<V, Kind, kFew, kFewSums>(a, a_stride, m, strip, k, columns, c, c_stride, add, ahead);
+    else if (m <= kFew)
+      product_of_rows<V, Kind, kFew, kStripSums>(a, a_stride, m, strip, k, columns, c, c_stride, add, ahead);
+    else product_of_rows<V, Kind, kStripRows, kStripSums>(a, a_stride, m, strip, k, columns, c, c_stride, add, ahead);
   } else {
     product_of_runs<V, Kind>(a, a_stride, m, strip, k, columns, c, c_stride, add);
   }

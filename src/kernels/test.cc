@@ -1491,9 +1491,10 @@ TEST_P(OnRung, GemvWidened) {
 template <class A, class B, class C, class Pack>
 void check_strip_product(const Kernels& k, const std::vector<A>& a, Pack pack_and_multiply) {
   constexpr int kRun = 32 / int(sizeof(B));
-  for (const int rows : {1, 2, 3, 4, 5, 6, 7, 8})
+  for (const int rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 19, 25, 32})
     for (const int depth : {1, 2, 3, 4, 5, 31, 32, 33, 63, 66, 200, 511, 512, 513, 2600})
       for (const int columns : {1, 15, 16, 17, 32, 33, 63, 64, 65, 100, 128, 200, 448, 600}) {
+        if (rows > k.strip_rows || (rows > 8 && (depth + columns + rows) % 2 == 1)) continue;  // every other of many
         if (depth > 66 && columns > 128 && rows < 7) continue;
         if (columns > 448 && (depth > 66 || rows < 7)) continue;  // more sums than a small frame has room for
         if (depth > kSumBlock && (columns > 65 || rows % 2 == 0)) continue;
@@ -1532,13 +1533,14 @@ template <class A, class B, class C, class Pack>
 void check_wide_strip_product(const Kernels& k, const std::vector<A>& a, Pack pack_and_multiply) {
   constexpr int kPage = 4096 / int(sizeof(B)), kLine = 64 / int(sizeof(B));
   const int pitch = 2 * kPage;
-  for (const int columns : {kPage, kPage / 2 + 3}) {
+  for (const int columns : {kPage, kPage / 2 + 3, kPage / 4 - 1}) {
     const int depth = columns == kPage ? 230 : kSumBlock + 70;
     std::vector<B> w;
     if constexpr (sizeof(B) == 1) w = random_codes(std::size_t(depth) * columns);
     else w = random_halves<bf16>(depth * columns);
     const int wide = (columns + kPanel - 1) / kPanel * kPanel;
-    for (const int rows : {1, 2, 4, 5, 6, 8}) {
+    for (const int rows : {1, 2, 4, 5, 6, 8, 9, 15, 23, 32}) {
+      if (rows > k.strip_rows || rows * columns > kStripSums) continue;
       std::vector<C> expected(std::size_t(rows) * wide), c(expected.size());
       pack_and_multiply(a.data(), rows, w, depth, columns, expected.data(), wide);
       for (const int over : {0, kLine / 4, kLine - 1}) {
@@ -1557,7 +1559,7 @@ void check_wide_strip_product(const Kernels& k, const std::vector<A>& a, Pack pa
 
 TEST_P(OnRung, StripsOfCodesHaveTheSumsOfPanels) {
   const std::vector<std::uint8_t> a = [] {
-    std::vector<std::uint8_t> x(8 * 2600);
+    std::vector<std::uint8_t> x(kStripRows * 2600);
     for (std::uint8_t& v : x) v = std::uint8_t(random_bits() % 3 ? random_bits() : 0);
     return x;
   }();
@@ -1574,7 +1576,7 @@ TEST_P(OnRung, StripsOfCodesHaveTheSumsOfPanels) {
 }
 
 TEST_P(OnRung, StripsOfPairsHaveTheBitsOfPanels) {
-  const std::vector<bf16> a = random_halves<bf16>(8 * 2600);
+  const std::vector<bf16> a = random_halves<bf16>(kStripRows * 2600);
   const auto multiply = [&](const bf16* a, int rows, const std::vector<bf16>& w, int depth, int columns, float* c, int pitch) {
     std::vector<bf16> panel(Panel<bf16>::elements(depth));
     for (int p = 0; p * kPanel < columns; ++p) {

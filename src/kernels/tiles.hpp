@@ -821,6 +821,7 @@ void fill_tiles(Kernels& k) {
   static_cast<Entry<StripProduct<std::uint8_t, std::int8_t, std::int32_t>>&>(k.strip_product) = {
       strip_product_of_codes_on_tiles<V, Tiles>};
   k.gemv_rows = least(k.gemv_rows, kTileSide);  // one tile
+  k.strip_rows = 8;  // more were not measured
   k.keep_shapes = keep_shapes<Tiles>;
   k.peak[int(Dot::i8)] = peak_on_tiles<TileDotI8<Tiles>, 0x01010101>;
   k.peak[int(Dot::bf16)] = peak_on_tiles<TileDotBf16<Tiles>, 0x3f803f80>;

@@ -16,6 +16,7 @@
 namespace dsakit {
 
 inline constexpr std::int64_t kBlockRows = 512;  // of a task: so many meet a panel that had to be packed
+inline constexpr int kColumnRows = 12;           // at most, that meet a transposed matrix where it lies
 
 /// Rows of a matrix that are packed at a time: 32 KiB of a panel of int8, of bf16 64 KiB; more where many rows meet them,
 /// so that sums seldom wait.
@@ -69,8 +70,8 @@ inline Ahead ahead_of(const Matrices& w, std::int64_t rows, std::int64_t b, std:
 /// Whether rows meet the matrix where it lies, with the bits of panels. The columns of a transposed one are the keys of
 /// gemv_dots, which fill up their last 32 bytes; of whole 64, as tiles have, no zero loses its sign.
 inline bool can_stay(const Kernels& kernels, const Matrices& w, std::int64_t rows) {
-  if (!w.transposed) return rows <= kStripRows;
-  return rows <= kernels.gemv_rows && (w.dtype == DType::i8 || w.k % 32 == 0);
+  if (!w.transposed) return rows <= kernels.strip_rows;
+  return rows <= std::min(kernels.gemv_rows, kColumnRows) && (w.dtype == DType::i8 || w.k % 32 == 0);
 }
 
 /// c = x, or c += x, of n sums.
@@ -105,8 +106,8 @@ inline void fill_query(const bf16* a, std::int64_t a_stride, int rows, int depth
 template <class B, int Blocks, class A, class C>
 void product_of_columns(const Kernels& kernels, const A* a, std::int64_t a_stride, int rows, const Matrices& w,
                         std::int64_t b, std::int64_t column, std::int64_t columns, C* c) {
-  static constexpr float kUnits[kStripRows] = {1, 1, 1, 1, 1, 1, 1, 1};
-  constexpr int kWords = GemvQuery::elements(kStripRows, kSumBlock * int(sizeof(B)) / 4);
+  static constexpr float kUnits[kColumnRows] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+  constexpr int kWords = GemvQuery::elements(kColumnRows, kSumBlock * int(sizeof(B)) / 4);
   const auto* matrix = reinterpret_cast<const B*>(w.matrix(b));
   const std::int64_t pitch = panels_of(columns) * kPanel, step = w.at(0, 1);  // from a column to the next
   for (std::int64_t base = 0; base < w.k; base += Blocks * kSumBlock) {
@@ -127,7 +128,7 @@ void product_of_columns(const Kernels& kernels, const A* a, std::int64_t a_strid
         if (first + kSumBlock < end) fill(first + kSumBlock, j, next);
         else fill(base, j + kPanel, next);
         const int some = int(std::min<std::int64_t>(kPanel, columns - j));
-        alignas(64) float y[kStripRows * kPanel];  // sums of so few codes are exact
+        alignas(64) float y[kColumnRows * kPanel];  // sums of so few codes are exact
         if constexpr (sizeof(B) == 1)
           kernels.gemv_dots(query(first), rows, 1, key, some, depth(first), kUnits, y, kPanel, next, depth(first));
         else kernels.gemv_dots(query(first), rows, key, some, depth(first), y, kPanel, next, depth(first));

@@ -123,12 +123,12 @@ DSAKIT_INLINE void unrolled(F f) {
   (std::make_integer_sequence<int, N>{});
 }
 
-/// f.operator()<n>() for n of 1..Most.
-template <int Most, class F>
+/// f.operator()<n>() for n of Least..Most.
+template <int Most, int Least = 1, class F>
 DSAKIT_INLINE void with_constant(int n, F f) {
-  if constexpr (Most > 0) {
+  if constexpr (Most >= Least) {
     if (n == Most) return f.template operator()<Most>();
-    with_constant<Most - 1>(n, f);
+    with_constant<Most - 1, Least>(n, f);
   }
 }
 

@@ -115,7 +115,7 @@ TEST_P(QuantMatmul, EqualsTheReference) {
 TEST_P(QuantMatmul, AnyFormatOfTheWeight) {
   Random r = random_of_test();
   for (const auto& [m, k, n] : {std::tuple{5, 37, 100}, {1, 600, 300}, {8, 1100, 200}, {9, 530, 65}, {2, 4700, 90},
-                                {70, 2100, 90}, {66, 700, 330}}) {
+                                {13, 600, 300}, {32, 1100, 70}, {70, 2100, 90}, {66, 700, 330}}) {
     SCOPED_TRACE(testing::Message() << m << " x " << k << " x " << n);
     const std::int64_t padded = (k + 15) / 16 * 16;
     Data d(r, m, k, n);

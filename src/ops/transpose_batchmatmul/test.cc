@@ -81,6 +81,7 @@ TEST_P(TransposeBatchmatmul, EqualsTheReference) {
     for (const auto& [b, m, k, n] : {std::tuple{3, 5, 17, 70},
                                      {1, 70, 64, 64},
                                      {2, 1, 600, 3},
+                                     {2, 19, 600, 130},
                                      {2, 3, 0, 5},
                                      {2, 0, 3, 5},
                                      {0, 2, 3, 5},
