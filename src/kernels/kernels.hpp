@@ -341,7 +341,8 @@ struct Kernels {
 
   // ---- few rows with a matrix as it lies ------------------------------------------------------------------------------
 
-  int strip_rows;  // of the left at most, <= kStripRows
+  /// Up to this many rows are faster so than with panels on this rung (at most kStripRows).
+  int strip_rows;
 
   /// c[i][j] = sum_p a[i][p] * strip[p][j], with `add` on top of what c holds; i < m <= strip_rows, p < k,
   /// j < columns, m * columns <= kStripSums (c up to the next multiple of 64: any).

@@ -381,10 +381,11 @@ template <class V, class Kind, int Rows>
       } else {
         meet.template operator()<From::matrix, false>(pass);
       }
-      for (from += each; from >= bytes; ahead += pitch) {
-        from -= bytes;
-        touch_row(ahead + 2 * pitch, pitch);
-      }
+      if constexpr (Rows > 0)
+        for (from += each; from >= bytes; ahead += pitch) {
+          from -= bytes;
+          touch_row(ahead + 2 * pitch, pitch);
+        }
     }
 }
 
@@ -423,6 +424,9 @@ DSAKIT_INLINE void give_block(C* c, typename V::I sums, int b, bool add) {
 template <class V, class Kind>
 constexpr bool kInTwoRuns = Kind::kSize * V::kBytes > 32;
 
+/// Bytes ahead that more than two rows ask for in runs of registers of a line.
+constexpr int kRunAhead = 6144;
+
 /// FRACTAL_NZ has the rows of a run one after the other: a register of 64 bytes holds two of them, and all rows of the
 /// left meet 32 columns at once, whose sums stay in registers through a block of k. Memory is read from front to back:
 /// more than two rows are slow beside it, and ask for what would not be there in time; one or two take what the hardware
@@ -432,7 +436,7 @@ template <class V, class Kind, int Rows, bool Turn, class T, class C>
                                 std::ptrdiff_t c_stride, bool add, const std::byte* ahead, int lines) {
   using I = typename V::I;
   using Sum = typename Kind::Sum;
-  const int asked = Rows > 2 ? 6144 : tuning.run_ahead;  // bytes ahead
+  const int asked = Rows > 2 ? kRunAhead : tuning.run_ahead;
   const auto* const at = reinterpret_cast<const std::byte*>(strip.rows);
   // Of pairs, two runs; one that does not exist is the first again.
   const std::byte* run[2] = {at, at + (columns > strip.kRun ? strip.run * Kind::kSize : 0)};
@@ -546,7 +550,7 @@ template <class V, class Kind, class T, class C>
 DSAKIT_INLINE void product_of_runs(const typename Kind::Weight* a, std::ptrdiff_t a_stride, int m,
                                    const Strip<T>& strip, int k, int columns, C* c, std::ptrdiff_t c_stride,
                                    bool add) {
-  constexpr int kAsked = V::kBytes == 64 ? 6144 : 0;  // bytes ahead, by run_tile
+  constexpr int kAsked = V::kBytes == 64 ? kRunAhead : 0;
   constexpr int kBlocks = 4, kColumns = V::kBytes == 64 ? 2 * V::kLanes : V::kBytes;
   constexpr int kHalf = Kind::kSize == 1 ? 0 : kColumns / 2;  // where the second half of a four begins
   typename Kind::Weight words[kStripRows][Kind::kKeys == 2 ? kSumBlock : 1];  // of the last block, if k is odd
@@ -610,7 +614,8 @@ constexpr int strip_rows_most(bool keeps) {
 }
 
 /// Rows of a block of a strip, so many that a tile asks for one row of the next block or for an even part of one. Sums of
-/// many rows of the left are read and written less often if blocks are longer.
+/// many rows of the left are read and written less often if blocks are longer; those that take turns ask line by line, for
+/// any number of rows.
 template <class V, class Kind, class T>
 DSAKIT_INLINE int strip_rows(int m, const Strip<T>& strip, int columns) {
   constexpr int kFew = V::kRegisters == 32 ? 4 : Kind::kSize == 1 ? 2 : 1;

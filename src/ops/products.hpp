@@ -70,8 +70,8 @@ inline Ahead ahead_of(const Matrices& w, std::int64_t rows, std::int64_t b, std:
 /// Whether rows meet the matrix where it lies, with the bits of panels. The columns of a transposed one are the keys of
 /// gemv_dots, which fill up their last 32 bytes; of whole 64, as tiles have, no zero loses its sign.
 inline bool can_stay(const Kernels& kernels, const Matrices& w, std::int64_t rows) {
-  if (!w.transposed) return rows <= kernels.strip_rows;
-  return rows <= std::min(kernels.gemv_rows, kColumnRows) && (w.dtype == DType::i8 || w.k % 32 == 0);
+  if (rows > kernels.strip_rows) return false;
+  return !w.transposed || (rows <= std::min(kernels.gemv_rows, kColumnRows) && (w.dtype == DType::i8 || w.k % 32 == 0));
 }
 
 /// c = x, or c += x, of n sums.
