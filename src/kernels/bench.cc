@@ -153,7 +153,7 @@ class Bench {
            [&](auto f) { f(wide, weights_.data(), kDims, count, y_.data()); });
     }
     std::vector<float> weight(kHeadBlock);
-    for (const int heads : {1, 2, 4, 6, 8, 16}) {
+    for (const int heads : {1, 2, 4, 6, 7, 8, 16}) {
       std::fill_n(weight.begin(), heads, 1.0f);
       const IndexQueryI8 few{codes_.data(), weight.data(), 1, kDims};
       time("index_scores_i8", &Kernels::index_scores, std::to_string(heads) + " heads, 128 keys", 2.0 * heads * kDims * 128,
@@ -241,6 +241,7 @@ class Bench {
     using K = Kernels;
     both("transpose_bf16", &K::transpose, "interleave_bf16", &K::interleave, rows_bf16_, panel_bf16_);
     both("transpose_i8", &K::transpose, "interleave_i8", &K::interleave, rows_i8_, panel_bf16_);
+    both("transpose_bf16_f32", &K::transpose, "interleave_bf16_f32", &K::interleave, rows_bf16_, panel_);
     both("transpose_f16", &K::transpose, "interleave_f16", &K::interleave, rows_f16_, panel_);
     both("transpose_f32", &K::transpose, "interleave_f32", &K::interleave, rows_f32_, panel_);
     both("transpose_codes", &K::transpose, "interleave_codes", &K::interleave, rows_i8_, panel_i8_,

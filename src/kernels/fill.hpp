@@ -72,11 +72,15 @@ void fill_width(Kernels& k) {
   k.blend = {{blend<V>}, {blend<V, bf16>}, {blend<V, std::int8_t>}};
   k.transpose = {{transpose<V, bf16, bf16>},
                  {transpose<V, std::int8_t, bf16>},
+                 {transpose<V, bf16, float>},
+                 {transpose<V, std::int8_t, float>},
                  {transpose<V, f16, float>},
                  {transpose<V, float, float>},
                  {transpose<V, e4m3, e4m3>},
                  {transpose_codes<V>}};
   k.interleave = {{interleave<V, bf16>},
+                  {interleave<V, std::int8_t>},
+                  {interleave<V, bf16>},
                   {interleave<V, std::int8_t>},
                   {interleave<V, f16>},
                   {interleave<V, float>},

@@ -297,13 +297,13 @@ struct Kernels {
   Overloads<Blend, BlendWith<bf16>, BlendWith<std::int8_t>> blend;
 
   /// Rows to the Panel of their transpose: row j is column j, j < count <= 64; columns from count to 63 are 0. Every row
-  /// pointer is valid. int8 codes become bf16 exactly, f16 becomes fp32; codes that stay codes come with the sums of
-  /// the panel's columns.
-  Overloads<Arrange<bf16, bf16>, Arrange<std::int8_t, bf16>, Arrange<f16, float>, Arrange<float, float>,
-            Arrange<e4m3, e4m3>, ArrangeCodes>
+  /// pointer is valid. What becomes bf16 or fp32 does exactly; codes that stay codes come with the sums of the panel's columns.
+  Overloads<Arrange<bf16, bf16>, Arrange<std::int8_t, bf16>, Arrange<bf16, float>, Arrange<std::int8_t, float>,
+            Arrange<f16, float>, Arrange<float, float>, Arrange<e4m3, e4m3>, ArrangeCodes>
       transpose;
   /// Rows to the Panels of the weight [count, dims]; here too codes come with the sums of all columns.
-  Overloads<Arrange<bf16, bf16>, Arrange<std::int8_t, bf16>, Arrange<f16, float>, Arrange<float, float>, ArrangeCodes>
+  Overloads<Arrange<bf16, bf16>, Arrange<std::int8_t, bf16>, Arrange<bf16, float>, Arrange<std::int8_t, float>,
+            Arrange<f16, float>, Arrange<float, float>, ArrangeCodes>
       interleave;
 
   /// Until it is called with false, products of this thread leave shaped tiles to the next: to shape them takes as long as ten

@@ -10,13 +10,15 @@ namespace {
 
 constexpr int kRowsAhead = 16;
 
-/// How rows of T become words of a panel of To: a word holds kElements elements of a row.
+/// How rows of T become words of a panel of To: a word holds kElements elements of a row, which kWidens says become one
+/// word each, and pairs of bf16 until then.
 template <class V, class T, class To>
 struct Words;
 
 template <class V>
 struct Words<V, bf16, bf16> {
   static constexpr int kElements = 2;
+  static constexpr bool kWidens = false;
   /// A register of words from elements of which `rest` exist, else 0.
   DSAKIT_INLINE static typename V::I load(const bf16* row, int rest) { return V::load_bytes(row, 2 * rest); }
   /// One element in a word.
@@ -27,6 +29,7 @@ template <class V>
 struct Words<V, std::int8_t, bf16> {
   using I = typename V::I;
   static constexpr int kElements = 2;
+  static constexpr bool kWidens = false;
   DSAKIT_INLINE static I load(const std::int8_t* row, int rest) {
     I pair = V::load_words(row, rest / 2);
     if (rest < 2 * V::kLanes && rest % 2 != 0 && rest > 0) [[unlikely]] {
@@ -43,20 +46,39 @@ struct Words<V, std::int8_t, bf16> {
 };
 
 template <class V>
+struct Words<V, bf16, float> : Words<V, bf16, bf16> {
+  static constexpr bool kWidens = true;
+  DSAKIT_INLINE static typename V::I load_one(const bf16* row, int rest) { return V::load_words(row, rest) << 16; }
+};
+
+template <class V>
+struct Words<V, std::int8_t, float> : Words<V, std::int8_t, bf16> {
+  static constexpr bool kWidens = true;
+  DSAKIT_INLINE static typename V::I load_one(const std::int8_t* row, int rest) {
+    return typename V::I(V::to_float(V::load_codes(row, rest)));
+  }
+};
+
+template <class V>
 struct Words<V, f16, float> {
   static constexpr int kElements = 1;
+  static constexpr bool kWidens = false;
   DSAKIT_INLINE static typename V::I load(const f16* row, int rest) { return typename V::I(V::load_f16(row, rest)); }
+  DSAKIT_INLINE static typename V::I load_one(const f16* row, int rest) { return load(row, rest); }
 };
 
 template <class V>
 struct Words<V, float, float> {
   static constexpr int kElements = 1;
+  static constexpr bool kWidens = false;
   DSAKIT_INLINE static typename V::I load(const float* row, int rest) { return typename V::I(V::load_floats(row, rest)); }
+  DSAKIT_INLINE static typename V::I load_one(const float* row, int rest) { return load(row, rest); }
 };
 
 template <class V>
 struct Words<V, std::int8_t, std::int8_t> {
   static constexpr int kElements = 4;
+  static constexpr bool kWidens = false;
   DSAKIT_INLINE static typename V::I load(const std::int8_t* row, int rest) { return V::load_bytes(row, rest); }
 };
 
@@ -64,6 +86,7 @@ template <class V>
 struct Words<V, e4m3, e4m3> {
   using I = typename V::I;
   static constexpr int kElements = 4;
+  static constexpr bool kWidens = false;
   /// Codes 0 1 2 3 as 0 2 1 3.
   DSAKIT_INLINE static I load(const e4m3* row, int rest) {
     const I x = V::load_bytes(row, rest);
@@ -77,7 +100,6 @@ DSAKIT_INLINE void transpose_rows(const T* const* rows, int count, int dims, int
   using I = typename V::I;
   using W = Words<V, T, To>;
   constexpr int kStep = V::kLanes * W::kElements;  // elements of a row in a register
-  const int groups = int(Panel<To>::groups(dims));
   for (int c = 0; c < dims; c += kStep) {
     I x[V::kLanes];
     const bool line = c * int(sizeof(T)) % 64 == 0;
@@ -88,11 +110,11 @@ DSAKIT_INLINE void transpose_rows(const T* const* rows, int count, int dims, int
     }
     V::transpose(x);
     To* out = panel + Panel<To>::at(c, j);
-    const int n = groups - c / W::kElements;
 #pragma GCC unroll 16
-    for (int g = 0; g < V::kLanes; ++g) {
+    for (int g = 0, d = 0; g < V::kLanes; ++g, d += W::kElements) {  // from row d on
       each(x[g]);
-      if (g < n) V::store(out + Panel<To>::row(g * Panel<To>::kGroup), x[g]);
+      if (c + d < dims) V::store(out + Panel<To>::row(d), W::kWidens ? V::low_bf16(x[g]) : x[g]);
+      if (W::kWidens && c + d + 1 < dims) V::store(out + Panel<To>::row(d + 1), V::high_bf16(x[g]));
     }
   }
 }
@@ -151,7 +173,7 @@ void interleave(const T* const* rows, int count, int dims, bf16* panels) noexcep
 
 template <class V, class T>
 void interleave(const T* const* rows, int count, int dims, float* panels) noexcept {
-  constexpr int kAhead = kRowsAhead / 2;
+  constexpr int kAhead = sizeof(T) == 4 ? kRowsAhead / 2 : kRowsAhead;
   for (int j = 0; j < count; ++j)
     for (int c = 0; c < dims; c += kPanel) {
       float* out = panels + Panels<float>::at(count, j, c);
@@ -159,7 +181,7 @@ void interleave(const T* const* rows, int count, int dims, float* panels) noexce
       const auto columns = [&](auto rest) __attribute__((always_inline)) {
 #pragma GCC unroll 16
         for (int s = 0; s < kPanel; s += V::kLanes)
-          V::store(out + s, Words<V, T, float>::load(rows[j] + c + s, rest(s)));
+          V::store(out + s, Words<V, T, float>::load_one(rows[j] + c + s, rest(s)));
       };
       if (dims - c >= kPanel) columns([](int) { return V::kLanes; });
       else columns([&](int s) { return dims - c - s; });

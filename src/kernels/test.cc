@@ -1260,8 +1260,8 @@ template <class T, class Transpose, class Interleave>
 void check_wide_panels(Transpose transpose, Interleave interleave) {
   const auto at = [&](const Rows<T>& rows, int j, int c) {
     float x = 0;
-    if constexpr (sizeof(T) == 4) x = rows.pointer[j][c];
-    else x = to_float(rows.pointer[j][c]);
+    if constexpr (sizeof(T) == 2) x = to_float(rows.pointer[j][c]);
+    else x = rows.pointer[j][c];
     return x;
   };
   for (const int dims : {1, 2, 7, 8, 9, 15, 16, 17, 33, 63, 64, 65, 128, 200, 513})
@@ -1625,8 +1625,14 @@ TEST_P(OnRung, SplitsAndJoinsCodes) {
 
 TEST_P(OnRung, PanelsOfRowsF16) { check_wide_panels<f16>(k.transpose, k.interleave); }
 TEST_P(OnRung, PanelsOfRowsF32) { check_wide_panels<float>(k.transpose, k.interleave); }
-TEST_P(OnRung, PanelsOfRowsBf16) { check_panels<bf16>(k.transpose, k.interleave); }
-TEST_P(OnRung, PanelsOfRowsI8) { check_panels<std::int8_t>(k.transpose, k.interleave); }
+TEST_P(OnRung, PanelsOfRowsBf16) {
+  check_panels<bf16>(k.transpose, k.interleave);
+  check_wide_panels<bf16>(k.transpose, k.interleave);
+}
+TEST_P(OnRung, PanelsOfRowsI8) {
+  check_panels<std::int8_t>(k.transpose, k.interleave);
+  check_wide_panels<std::int8_t>(k.transpose, k.interleave);
+}
 
 }  // namespace
 }  // namespace dsakit

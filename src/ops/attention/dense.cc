@@ -10,7 +10,7 @@ namespace dsakit::attention::dense {
 /// What no lengths can exceed: they need not be known yet.
 std::size_t workspace(const Problem& p, const Kernels& kernels, int threads, bool same_products) {
   using Cut = Schedule<Plan>;
-  const Plan plan(p, kernels, kTileRows, same_products);
+  const Plan plan(p, kernels, kTileRows, threads, same_products);
   Plan few = plan;
   few.rows = std::min(few.rows, kGemvRows);
   const std::size_t lane = std::max(Cut::lane_bytes(plan, plan.group), Cut::lane_bytes(few, kMostGroup)),
@@ -28,7 +28,7 @@ void run(const Problem& p, Call& call, std::byte* memory) noexcept {
     longest = std::max(longest, s->queries);
     pairs += double(s->queries) * double(s->keys), keys += double(s->keys);
   }
-  Plan plan(p, call.kernels(), longest, call.same_products());
+  Plan plan(p, call.kernels(), longest, call.threads(), call.same_products());
   Carver carver(memory);
   std::int64_t* first_tile = carver.take<std::int64_t>(p.sequences + 1);
   first_tile[0] = 0;

@@ -123,45 +123,68 @@ void Worker::find_hidden_infinities() {
   }
 }
 
-/// What the products of this chunk want, unless the tile before has left it: panels of keys, their rope parts, values.
+/// What the products of this chunk want, unless a tile before has left it. Those that see most come first, and what they
+/// see of the keys of others is in panels of its own. The first chunks, which most tiles see, have their places.
 void Worker::make_panels() {
   const bool keys = !gemv_scores(), values = !gemv_values();
-  const Held wanted{tile_.b, tile_.g, now_->first, keys && values && now_->whole ? now_->count : 0};
-  if (wanted.count > 0 && wanted == held_) return;
-  held_ = wanted;
+  panels_ = s_.panels + std::min<std::int64_t>(now_->number, plan_.held - 1);
+  const bool all = keys && values && (now_->whole || !std::memchr(now_->used, 0, std::size_t(now_->count)));
+  const ChunkPanels::Held wanted{tile_.b, tile_.g, now_->first, all ? now_->count : 0};
+  if (is_held(wanted)) return;
+  *panels_->held = wanted;
   for (int j = 0, i = 0; j < now_->count && (keys || p_.rope); j += kPanel, ++i) {
     const int count = std::min(kPanel, now_->count - j);
-    if (keys) transpose(plan_.type, now_->key + j, count, p_.width, s_.key_panels[i]);
-    if (p_.rope) transpose(p_.rope_type, now_->rope + j, count, p_.rope, s_.rope_panels[i]);
+    if (keys) transpose(plan_.type, plan_.panels, now_->key + j, count, p_.width, panels_->keys[i]);
+    if (p_.rope) transpose(p_.rope_type, plan_.rope_panels, now_->rope + j, count, p_.rope, panels_->rope[i]);
   }
   for (int c = 0; c < p_.value && values; c += kPanel)
-    interleave(now_->value, c, std::min(kPanel, p_.value - c), s_.value_panels[c / kPanel]);
+    interleave(now_->value, c, std::min(kPanel, p_.value - c), panels_->values[c / kPanel]);
 }
 
-void Worker::transpose(DType type, const std::byte* const* rows, int count, int dims, std::byte* panel) const {
+/// Or more keys of the same: their scores are columns nobody looks at, and their values rows behind the last one, unless
+/// that shares its group with the next, or codes have sums of all.
+bool Worker::is_held(const ChunkPanels::Held& wanted) const {
+  const ChunkPanels::Held& held = *panels_->held;
+  if (wanted.count == 0 || held.b != wanted.b || held.g != wanted.g || held.first != wanted.first) return false;
+  const bool cuts = plan_.panels == DType::f32 || (plan_.panels == DType::bf16 && wanted.count % 2 == 0);
+  return held.count == wanted.count || (held.count > wanted.count && cuts);
+}
+
+void Worker::transpose(DType type, DType panels, const std::byte* const* rows, int count, int dims,
+                       std::byte* panel) const {
+  auto* pairs = reinterpret_cast<bf16*>(panel);
   auto* wide = reinterpret_cast<float*>(panel);
-  if (type == DType::bf16)
-    k_.transpose(Typed<bf16>(rows, count, 0).row, count, dims, reinterpret_cast<bf16*>(panel));
-  else if (type == DType::f16) k_.transpose(Typed<f16>(rows, count, 0).row, count, dims, wide);
-  else if (type == DType::f32) k_.transpose(Typed<float>(rows, count, 0).row, count, dims, wide);
-  else {
+  if (type == DType::i8) {
     auto* codes = reinterpret_cast<std::int8_t*>(panel);
     k_.transpose(Typed<std::int8_t>(rows, count, 0).row, count, dims, codes,
                  Panels<std::int8_t>::sums(codes, dims, kPanel));
+  } else if (panels == DType::bf16) {
+    k_.transpose(Typed<bf16>(rows, count, 0).row, count, dims, pairs);
+  } else if (type == DType::bf16) {
+    k_.transpose(Typed<bf16>(rows, count, 0).row, count, dims, wide);
+  } else if (type == DType::f16) {
+    k_.transpose(Typed<f16>(rows, count, 0).row, count, dims, wide);
+  } else {
+    k_.transpose(Typed<float>(rows, count, 0).row, count, dims, wide);
   }
 }
 
 void Worker::interleave(const std::byte* const* rows, std::ptrdiff_t column, int columns, std::byte* panel) const {
   const int n = now_->count;
+  auto* pairs = reinterpret_cast<bf16*>(panel);
   auto* wide = reinterpret_cast<float*>(panel);
-  if (plan_.type == DType::bf16)
-    k_.interleave(Typed<bf16>(rows, n, column).row, n, columns, reinterpret_cast<bf16*>(panel));
-  else if (plan_.type == DType::f16) k_.interleave(Typed<f16>(rows, n, column).row, n, columns, wide);
-  else if (plan_.type == DType::f32) k_.interleave(Typed<float>(rows, n, column).row, n, columns, wide);
-  else {
+  if (plan_.type == DType::i8) {
     auto* codes = reinterpret_cast<std::int8_t*>(panel);
     k_.interleave(Typed<std::int8_t>(rows, n, column).row, n, columns, codes,
                   Panels<std::int8_t>::sums(codes, kChunk, kPanel));
+  } else if (plan_.panels == DType::bf16) {
+    k_.interleave(Typed<bf16>(rows, n, column).row, n, columns, pairs);
+  } else if (plan_.type == DType::bf16) {
+    k_.interleave(Typed<bf16>(rows, n, column).row, n, columns, wide);
+  } else if (plan_.type == DType::f16) {
+    k_.interleave(Typed<f16>(rows, n, column).row, n, columns, wide);
+  } else {
+    k_.interleave(Typed<float>(rows, n, column).row, n, columns, wide);
   }
 }
 

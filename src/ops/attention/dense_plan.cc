@@ -13,7 +13,9 @@ std::int64_t when(bool exists, std::int64_t n) { return exists ? n : 0; }
 constexpr std::size_t kTilesBytes = 512 << 10;  // rows and results of tiles that share panels: a part of L2
 constexpr std::size_t kMostPanelTiles = 4;      // more save little of what panels cost
 
-/// Of a panel of `depth` rows of a type: what is neither int8 nor bf16 becomes fp32.
+constexpr std::int64_t kWidePanels = 512 << 10;  // bytes of panels of fp32 that stay in L2
+constexpr std::size_t kHeldBytes = 1 << 20;      // of panels that stay: from L3 they are nearer than made anew
+
 std::int64_t panel_bytes(DType type, std::int64_t depth) {
   return type == DType::i8     ? Panels<std::int8_t>::bytes(depth, kPanel)
          : type == DType::bf16 ? Panels<bf16>::bytes(depth, kPanel)
@@ -22,7 +24,7 @@ std::int64_t panel_bytes(DType type, std::int64_t depth) {
 
 }  // namespace
 
-Plan::Plan(const Problem& p, const Kernels& kernels, std::int64_t longest, bool same_products) : p(p) {
+Plan::Plan(const Problem& p, const Kernels& kernels, std::int64_t longest, int threads, bool same_products) : p(p) {
   quantised = p.kv_type == DType::i8 || p.kv_type == DType::i32;
   // Of int8 output 99 % are the codes of exact probabilities, which roundings to bf16 would not leave.
   const bool pairs = p.query_type == DType::bf16 && p.out_type != DType::i8 && !same_products && !kernels.widens_rows;
@@ -31,6 +33,10 @@ Plan::Plan(const Problem& p, const Kernels& kernels, std::int64_t longest, bool 
                                                      : Products::fp32;
   type = !quantised ? p.kv_type : products == Products::int8 ? DType::i8 : DType::f32;
   rope_bf16 = p.rope_type == DType::bf16 && !same_products && !kernels.widens_rows;
+  // Where products are of fp32, so are panels: else every tile of rows widens them anew.
+  const bool wide = (p.width + p.rope + p.value) * std::int64_t(kChunk * sizeof(float)) <= kWidePanels;
+  panels = type == DType::i8 || (type == DType::bf16 && (products == Products::bf16 || !wide)) ? type : DType::f32;
+  rope_panels = p.rope_type == DType::bf16 && (rope_bf16 || !wide) ? DType::bf16 : DType::f32;
   keyed_keys = products == Products::int8 && p.key_scale.per_key;
   keyed_values = products == Products::int8 && p.value_scale.per_key;
   // 22 bits of a query; of a probability more than the documented rounding leaves.
@@ -49,6 +55,12 @@ Plan::Plan(const Problem& p, const Kernels& kernels, std::int64_t longest, bool 
   Carver whole;
   Queries(whole, *this);
   group = int(std::clamp<std::size_t>(kTilesBytes / whole.bytes(), 1, kMostPanelTiles));
+  Carver chunk;
+  ChunkPanels(chunk, *this);
+  // No thread goes without scratch for their sake.
+  const std::size_t lane = Schedule<Plan>::lane_bytes(*this, group), some = kLanesBytes / std::size_t(threads),
+                    spare = some > lane ? some - lane : 0, most = std::clamp<std::size_t>(kHeldBytes / chunk.bytes(), 1, kMostHeld);
+  held = int(std::min(most, 1 + spare / chunk.bytes()));
   queries = int(std::min<std::int64_t>(queries, longest)), rows = heads * queries;
   if (rows <= kGemvRows) group = kMostGroup;
 }
@@ -79,15 +91,18 @@ Queries::Queries(Carver& memory, const Plan& plan) {
   all = Partial(memory, rows, plan.value_pitch);
 }
 
-Scratch::Scratch(Carver& memory, const Plan& plan) {
+ChunkPanels::ChunkPanels(Carver& memory, const Plan& plan)
+    : held(memory.take<Held>(1)),
+      keys(memory, kChunk / kPanel, panel_bytes(plan.panels, plan.p.width)),
+      rope(memory, kChunk / kPanel, panel_bytes(plan.rope_panels, plan.p.rope)),
+      values(memory, panels_of(plan.p.value), panel_bytes(plan.panels, kChunk)) {}
+
+Scratch::Scratch(Carver& memory, const Plan& plan) : held(plan.held) {
   const Problem& p = plan.p;
   const std::int64_t rows = std::min(plan.rows, kBlockRows), chunk = rows * kScorePitch;
   const bool codes = plan.products == Products::int8;
-  constexpr int kPanels = kChunk / kPanel;
-  key_panels = PanelArray(memory, kPanels, panel_bytes(plan.type, p.width));
-  rope_panels = PanelArray(memory, kPanels, panel_bytes(p.rope_type, p.rope));
-  value_panels = PanelArray(memory, panels_of(p.value), panel_bytes(plan.type, kChunk));
-  own_values = memory.take<std::byte>(panel_bytes(plan.type, kChunk));
+  for (int i = 0; i < held; ++i) panels[i] = ChunkPanels(memory, plan);
+  own_values = memory.take<std::byte>(panel_bytes(plan.panels, kChunk));
   dots = memory.take<std::int32_t>(when(codes, rows * std::max(plan.query_digits, plan.probability_digits) * kPanel));
   part = memory.take<float>(std::max(rows * kPanel, std::min<std::int64_t>(rows, kGemvRows) * kGemvColumns));
   scores = memory.take<float>(chunk);

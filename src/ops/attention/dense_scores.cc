@@ -17,7 +17,7 @@ void Worker::score(int first, int count) const {
   if (p_.rope) {
     const std::ptrdiff_t at = row * plan_.rope_pitch;
     multiply_panel({plan_.rope_bf16 ? q_->rope_bf16 + at : nullptr, q_->rope_f32 + at, plan_.rope_pitch}, rows,
-                   p_.rope_type, s_.rope_panels[first / kPanel], 0, p_.rope, scores(row) + first, kScorePitch,
+                   plan_.rope_panels, panels_->rope[first / kPanel], 0, p_.rope, scores(row) + first, kScorePitch,
                    plan_.products != Products::int8);
   }
   if (plan_.products == Products::int8) dequantize_scores(first, count, row, rows);
@@ -31,7 +31,7 @@ void Worker::score_codes(int first, int count, int row, int rows) const {
     return k_.gemv_dots(q_->gemv, tile_.rows(), plan_.query_digits, now_->key + first, count, p_.width, q_->row_unit,
                         p_.rope ? s_.part : s_.scores + first, pitch, now_->value + first, p_.value);
   multiply_codes(q_->digits + row * plan_.query_digits * plan_.query_pitch, plan_.query_pitch, rows * plan_.query_digits,
-                 s_.key_panels[first / kPanel], p_.width, p_.width);
+                 panels_->keys[first / kPanel], p_.width, p_.width);
   join_digits(rows, plan_.query_digits, count, q_->row_unit + row, x, pitch);
 }
 
@@ -52,18 +52,18 @@ void Worker::score_floats(int first, int count, int row, int rows) const {
     return k_.gemv_dots(q_->gemv, tile_.rows(), kept(plan_.type), now_->key + first, count, p_.width, s_.scores + first,
                         kScorePitch, now_->value + first, p_.value);
   const std::ptrdiff_t at = row * plan_.query_pitch;
-  multiply_panel({bf16_dots ? q_->rows_bf16 + at : nullptr, q_->rows_f32 + at, plan_.query_pitch}, rows, plan_.type,
-                 s_.key_panels[first / kPanel], 0, p_.width, scores(row) + first, kScorePitch, false);
+  multiply_panel({bf16_dots ? q_->rows_bf16 + at : nullptr, q_->rows_f32 + at, plan_.query_pitch}, rows, plan_.panels,
+                 panels_->keys[first / kPanel], 0, p_.width, scores(row) + first, kScorePitch, false);
 }
 
-/// c = rows of a x the panel of `type` from its row `from` on; with `add`, +=.
-void Worker::multiply_panel(const Left& a, int rows, DType type, const std::byte* panel, int from, int depth, float* c,
+/// c = rows of a x the panel, of bf16 or fp32, from its row `from` on; with `add`, +=.
+void Worker::multiply_panel(const Left& a, int rows, DType panels, const std::byte* panel, int from, int depth, float* c,
                             std::ptrdiff_t c_pitch, bool add) const {
   const auto* pairs = reinterpret_cast<const bf16*>(panel) + Panel<bf16>::row(from);
   const auto* wide = reinterpret_cast<const float*>(panel) + Panel<float>::row(from);
   constexpr Ahead kNothing = Ahead::nothing();
   if (a.pairs) k_.product(a.pairs, a.pitch, rows, pairs, depth, c, c_pitch, add, kNothing);
-  else if (type == DType::bf16) k_.product(a.wide, a.pitch, rows, pairs, depth, c, c_pitch, add, kNothing);
+  else if (panels == DType::bf16) k_.product(a.wide, a.pitch, rows, pairs, depth, c, c_pitch, add, kNothing);
   else k_.product(a.wide, a.pitch, rows, wide, depth, c, c_pitch, add, kNothing);
 }
 

@@ -8,7 +8,7 @@ namespace dsakit::attention::dense {
 void Worker::multiply_values(int column, int columns) {
   if (gemv_values()) gemv(column, columns);
   else if (!now_->whole && plan_.products != Products::int8) multiply_visible(column, columns);
-  else multiply(block_.first, block_.rows(), s_.value_panels[column / kPanel], 0, now_->count);
+  else multiply(block_.first, block_.rows(), panels_->values[column / kPanel], 0, now_->count);
 }
 
 void Worker::gemv(int column, int columns) const {
@@ -34,7 +34,7 @@ void Worker::multiply(int row, int rows, const std::byte* panel, int low, int hi
     return join_digits(rows, digits, kPanel, probability_unit_ + row, part(row), kPanel);
   }
   const bool pairs = plan_.products == Products::bf16;
-  multiply_panel({pairs ? s_.rounded + at : nullptr, s_.scores + at, kScorePitch}, rows, plan_.type, panel, low,
+  multiply_panel({pairs ? s_.rounded + at : nullptr, s_.scores + at, kScorePitch}, rows, plan_.panels, panel, low,
                  high - low, part(row), kPanel, false);
 }
 
@@ -44,7 +44,7 @@ void Worker::multiply_visible(int column, int columns) const {
   for (int i = block_.first / tile_.heads; i <= (block_.end - 1) / tile_.heads; ++i)
     if (const Visible& visible = now_->visible[i]; visible.any())
       low = std::min(low, lanes_below(visible.low)), high = std::max(high, visible.high);
-  if (low < high) multiply(block_.first, block_.rows(), s_.value_panels[column / kPanel], low, high);
+  if (low < high) multiply(block_.first, block_.rows(), panels_->values[column / kPanel], low, high);
   for (int r = block_.first; r < block_.end && any_infinite_; ++r) {
     const Visible& visible = now_->visible[r / tile_.heads];
     bool hidden = false;

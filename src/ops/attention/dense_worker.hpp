@@ -10,6 +10,7 @@ namespace dsakit::attention::dense {
 
 inline constexpr int kRowsAhead = 16;           // of queries and output, prefetched before they are needed
 inline constexpr int kBlockRows = 32;           // of a tile that meet a chunk together: their scores stay in L1
+inline constexpr int kMostHeld = 8;             // chunks whose panels stay for the tiles that come later
 inline constexpr int kCacheLine = 64;           // bytes
 inline constexpr std::uint8_t kCodeBias = 128;  // of codes in memory, as products want them
 
@@ -58,9 +59,23 @@ struct PanelArray {
   std::byte* operator[](std::int64_t i) const { return first + i * bytes; }
 };
 
+/// Panels of a chunk, and whose keys they hold; count 0: nobody's.
+struct ChunkPanels {
+  struct Held {
+    std::int64_t b, g, first;
+    int count;
+  };
+  Held* held;
+  PanelArray keys, rope, values;
+
+  ChunkPanels() = default;
+  ChunkPanels(Carver&, const Plan&);
+};
+
 /// One thread's memory; rows are those of a block.
 struct Scratch {
-  PanelArray key_panels, rope_panels, value_panels;  // of a chunk
+  int held;                                          // chunks whose panels stay
+  ChunkPanels panels[kMostHeld];
   std::byte* own_values;                             // a panel of values that one row alone must not see all of
   std::int32_t* dots;                                // [rows][digits][kPanel]
   float* part;                                       // [rows][part_pitch()], products on their way
@@ -73,6 +88,9 @@ struct Scratch {
   std::byte* zeros;                 // a value row
 
   Scratch(Carver&, const Plan&);
+  void begin() const {
+    for (int i = 0; i < held; ++i) panels[i].held->count = 0;
+  }
 };
 
 class Worker {
@@ -116,7 +134,8 @@ class Worker {
               const std::byte** rows) const;
   void find_hidden_infinities();
   void make_panels();
-  void transpose(DType, const std::byte* const* rows, int count, int dims, std::byte* panel) const;
+  bool is_held(const ChunkPanels::Held&) const;
+  void transpose(DType, DType panels, const std::byte* const* rows, int count, int dims, std::byte* panel) const;
   void interleave(const std::byte* const* rows, std::ptrdiff_t column, int columns, std::byte* panel) const;
 
   // dense_scores.cc
@@ -126,7 +145,7 @@ class Worker {
     const float* wide;
     std::ptrdiff_t pitch;
   };
-  void multiply_panel(const Left&, int rows, DType, const std::byte* panel, int from, int depth, float* c,
+  void multiply_panel(const Left&, int rows, DType panels, const std::byte* panel, int from, int depth, float* c,
                       std::ptrdiff_t pitch, bool add) const;
   void multiply_codes(const std::uint8_t* a, std::ptrdiff_t pitch, int rows, const std::byte* panel, int width,
                       int depth) const;
@@ -165,12 +184,7 @@ class Worker {
   const Queries* q_ = nullptr;  // of the tile at hand
   Tile tile_{};
   Block block_{};
-  /// Whose keys the panels hold; count 0: nobody's.
-  struct Held {
-    std::int64_t b, g, first;
-    int count;
-    bool operator==(const Held&) const = default;
-  } held_{};
+  const ChunkPanels* panels_ = nullptr;  // of the chunk at hand
   Chunk chunk_[2], *now_ = chunk_, *next_ = chunk_ + 1;
   std::pair<float, float> rescale_[kTileRows];  // what was before, this chunk
   float probability_unit_[kTileRows];           // of the digits
@@ -193,6 +207,7 @@ struct Plan {
   const Problem& p;
   Products products;
   DType type;                            // of key and value rows as the products get them
+  DType panels, rope_panels;             // what panels of them are of: int8, bf16 or fp32
   bool quantised;                        // they are int8 or int4 in memory
   bool rope_bf16;                        // the rope dots are bf16 dots
   bool keyed_keys, keyed_values;         // codes with scales of their own per key
@@ -201,6 +216,7 @@ struct Plan {
   int stored_element, element;           // bytes of an element of keys and values in memory (int4: of a word), then
   int rope_element;
   int gemv_words;  // of a GemvQuery row
+  int held = 1;    // chunks whose panels stay
   std::ptrdiff_t query_pitch, rope_pitch;
 
   Taps* taps = dsakit::taps;
@@ -212,7 +228,7 @@ struct Plan {
   std::ptrdiff_t value_pitch;
 
   /// `longest`: queries of a sequence.
-  Plan(const Problem&, const Kernels&, std::int64_t longest, bool same_products);
+  Plan(const Problem&, const Kernels&, std::int64_t longest, int threads, bool same_products);
 
   /// Tiles of sequence b per block of heads.
   std::int64_t steps(std::int64_t b) const { return (p.sequence[b].queries + queries - 1) / queries; }

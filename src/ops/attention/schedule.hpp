@@ -40,6 +40,7 @@ struct Visit {
 ///   Tile     rows()                            how many it has
 ///   Queries  Queries(Carver&, engine)          the rows of a tile as products want them: tile, and all (Partial)
 ///   Scratch  Scratch(Carver&, engine)          what else a thread needs
+///     begin()                          before a thread's first tile
 ///   Worker   Worker(engine, kernels, scratch)  a thread's work:
 ///     load(tile, queries)              reads the rows
 ///     attend(visit, next, partial)     merges a chunk into a partial result; `next` comes next: prefetch it
@@ -83,6 +84,7 @@ class Schedule {
 
   void run(Call& call, std::byte* memory, const Work& work) const {
     const bool split = slots_ > 0 && !share_evenly();
+    for (std::int64_t i = 0; i < lanes_; ++i) lane(memory, int(i)).scratch.begin();
     call.choice("tiles", tiles_), call.choice("tiles at a time", group_), call.choice("chunks shared", split);
     (this->*(split ? &Schedule::run_split : &Schedule::run_whole))(call, memory, work);
   }

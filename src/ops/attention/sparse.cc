@@ -44,7 +44,7 @@ struct Plan {
   int scale_columns, scale_tiles;  // latent columns with one scale; without scales all of them
   int rope_at, width;              // of a query row: latent, padded to a group of panel rows, then rope
   bool quantised, half;            // half: fp16 operands
-  bool rounds;                     // probabilities to bf16, but for keys that decide; else rows of products are fp32
+  bool rounds;                     // probabilities to bf16, but for keys that decide; else products are of fp32
   Taps* taps = dsakit::taps;
 
   Plan(const Problem& p, const Token* token, const Call& call)
@@ -58,7 +58,7 @@ struct Plan {
     tiles = p.tokens * blocks;
     scale_columns = quantised ? p.keys.tile : p.latent;
     scale_tiles = p.latent / scale_columns;
-    rope_at = int(half ? Panel<float>::depth(p.latent) : Panel<bf16>::depth(p.latent));
+    rope_at = int(rounds ? Panel<bf16>::depth(p.latent) : p.latent);
     width = rope_at + p.rope;
     query_pitch = (width + 31) / 32 * 32, value_pitch = (p.latent + 15) / 16 * 16;
   }
@@ -99,10 +99,11 @@ struct Scratch {
   bf16* rest_of_all;       // the same of all keys, for heads that are alike
   float* low;              // [kPanel], its product with values
 
+  void begin() const {}
   Scratch(Carver& memory, const Plan& plan) {
     const std::int64_t chunk = plan.rows * kScorePitch, depth = std::max(plan.width, kChunk);
     panel =
-        memory.take<std::byte>(plan.half ? Panels<float>::bytes(depth, kPanel) : Panels<bf16>::bytes(depth, kPanel));
+        memory.take<std::byte>(plan.rounds ? Panels<bf16>::bytes(depth, kPanel) : Panels<float>::bytes(depth, kPanel));
     rope = memory.take<std::uint16_t>(plan.p.keys.packed() ? std::int64_t(kPanel) * plan.p.rope : 0);
     part = memory.take<float>(plan.rows * kPanel);
     scores = memory.take<float>(chunk);
@@ -133,25 +134,11 @@ class Worker {
     }
   }
 
-  /// A chunk without attended positions is not there.
   void attend(Visit<Queries> visit, Visit<Queries>, const Partial& all) {
     q_ = visit.queries, heads_ = q_->tile.heads;
-    count_ = gather(plan_.token[q_->tile.token], visit.chunk);
-    if (count_ == 0) return;
-    for (int j = 0; j < count_; j += kPanel) plan_.half ? score<f16>(j) : score<bf16>(j);
-    if (plan_.taps) show_scores(visit.chunk);
-    std::pair<float, float> rescale[kTileHeads];
-    softmax(all, rescale);
-    for (int t = 0; t < plan_.scale_tiles; ++t) {
-      const float unit = plan_.quantised ? make_relative(s_.scales + std::ptrdiff_t(t) * kChunk) : 1;
-      round_probabilities(t);
-      for (int c = 0; c < plan_.scale_columns; c += kPanel) {
-        const int first = t * plan_.scale_columns + c, columns = std::min(kPanel, plan_.scale_columns - c);
-        if (plan_.quantised) add_values<std::int8_t>(first, columns, unit, rescale, all);
-        else if (plan_.half) add_values<f16>(first, columns, unit, rescale, all);
-        else add_values<bf16>(first, columns, unit, rescale, all);
-      }
-    }
+    if (plan_.half) attend<f16, float>(visit.chunk, all);
+    else if (plan_.rounds) attend<bf16, bf16>(visit.chunk, all);
+    else attend<bf16, float>(visit.chunk, all);
   }
 
   void merge(const Partial& all, const Partial& later, int h) const {
@@ -183,9 +170,26 @@ class Worker {
   }
 
  private:
-  /// What panels of a kind of rows are made of.
-  template <class T>
-  using Operand = std::conditional_t<std::is_same_v<T, f16>, float, bf16>;
+  /// Rows of T, whose panels are of P: fp32 where products are, else each tile of heads would widen them anew. A chunk
+  /// without attended positions is not there.
+  template <class T, class P>
+  void attend(std::int64_t chunk, const Partial& all) {
+    count_ = gather(plan_.token[q_->tile.token], chunk);
+    if (count_ == 0) return;
+    for (int j = 0; j < count_; j += kPanel) plan_.quantised ? score_tiles<T, P>(j) : score<T, P>(j);
+    if (plan_.taps) show_scores(chunk);
+    std::pair<float, float> rescale[kTileHeads];
+    softmax(all, rescale);
+    for (int t = 0; t < plan_.scale_tiles; ++t) {
+      const float unit = plan_.quantised ? make_relative(s_.scales + std::ptrdiff_t(t) * kChunk) : 1;
+      round_probabilities(t);
+      for (int c = 0; c < plan_.scale_columns; c += kPanel) {
+        const int first = t * plan_.scale_columns + c, columns = std::min(kPanel, plan_.scale_columns - c);
+        if (plan_.quantised) add_values<std::int8_t, P>(first, columns, unit, rescale, all);
+        else add_values<T, P>(first, columns, unit, rescale, all);
+      }
+    }
+  }
 
   /// By place in the list.
   void show_scores(std::int64_t chunk) const {
@@ -233,11 +237,12 @@ class Worker {
     return count;
   }
 
-  template <class T>
-  void product(int column, int depth, const T* panel, float* c, std::ptrdiff_t pitch) const {
-    if constexpr (std::is_same_v<T, bf16>)
-      if (plan_.rounds) return k_.product(q_->rows + column, plan_.query_pitch, heads_, panel, depth, c, pitch, false);
-    k_.product(q_->wide + column, plan_.query_pitch, heads_, panel, depth, c, pitch, false);
+  template <class P>
+  void product(int column, int depth, const P* panel, float* c, std::ptrdiff_t pitch) const {
+    const P* rows;
+    if constexpr (std::is_same_v<P, bf16>) rows = q_->rows;
+    else rows = q_->wide;
+    k_.product(rows + column, plan_.query_pitch, heads_, panel, depth, c, pitch, false);
   }
 
   template <class T>
@@ -246,8 +251,8 @@ class Worker {
   }
 
   /// The rope parts of up to 64 rows from `first` on as a panel.
-  template <class T>
-  void rope_panel(int first, int count, Operand<T>* panel) const {
+  template <class T, class P>
+  void rope_panel(int first, int count, P* panel) const {
     if (p_.rope == 0) return;
     const T* rows[kPanel];
     if (!p_.keys.packed()) columns_of(rope_ + first, count, 0, rows);
@@ -260,31 +265,29 @@ class Worker {
   }
 
   /// Scores of up to a panel of rows from `first` on, for all heads.
-  template <class T>
+  template <class T, class P>
   void score(int first) const {
-    if (plan_.quantised) return score_tiles<T>(first);
     const int count = std::min(kPanel, count_ - first);
-    auto* panel = reinterpret_cast<Operand<T>*>(s_.panel);
+    auto* panel = reinterpret_cast<P*>(s_.panel);
     const T* rows[kPanel];
     columns_of(latent_ + first, count, 0, rows);
     k_.transpose(rows, count, p_.latent, panel);
-    rope_panel<T>(first, count, panel + Panel<Operand<T>>::row(plan_.rope_at));
+    rope_panel<T>(first, count, panel + Panel<P>::row(plan_.rope_at));
     product(0, plan_.width, panel, s_.scores + first, kScorePitch);
   }
 
   /// The same with int8 latents: their scales go on the dot products of the tiles.
-  template <class T>
+  template <class T, class P>
   void score_tiles(int first) const {
     const int count = std::min(kPanel, count_ - first);
+    auto* panel = reinterpret_cast<P*>(s_.panel);
     float* scores = s_.scores + first;
     if (p_.rope) {
-      auto* panel = reinterpret_cast<Operand<T>*>(s_.panel);
       rope_panel<T>(first, count, panel);
       product(plan_.rope_at, p_.rope, panel, scores, kScorePitch);
     } else {
       for (int h = 0; h < heads_; ++h) std::fill_n(scores + h * kScorePitch, count, 0.0f);
     }
-    auto* panel = reinterpret_cast<bf16*>(s_.panel);
     const std::int8_t* codes[kPanel];
     for (int t = 0; t < plan_.scale_tiles; ++t) {
       columns_of(latent_ + first, count, t * plan_.scale_columns, codes);
@@ -339,17 +342,17 @@ class Worker {
   }
 
   /// Probabilities x values, in units of `unit`, for some latent columns and all heads.
-  template <class T>
+  template <class T, class P>
   void add_values(int first, int columns, float unit, const std::pair<float, float>* rescale,
                   const Partial& all) const {
-    auto* panel = reinterpret_cast<Operand<T>*>(s_.panel);
+    auto* panel = reinterpret_cast<P*>(s_.panel);
     const T* rows[kChunk];
     columns_of(latent_, count_, first, rows);
     k_.interleave(rows, count_, columns, panel);
-    if (!plan_.rounds)
+    if constexpr (std::is_same_v<P, float>) {
       k_.product(plan_.quantised ? s_.wide : s_.scores, kScorePitch, heads_, panel, count_, s_.part, kPanel, false);
-    if constexpr (!std::is_same_v<T, f16>) {
-      if (plan_.rounds) k_.product(s_.rounded, kScorePitch, heads_, panel, count_, s_.part, kPanel, false);
+    } else {
+      k_.product(s_.rounded, kScorePitch, heads_, panel, count_, s_.part, kPanel, false);
       if (std::find(alike_, alike_ + heads_, true) != alike_ + heads_)
         k_.product(s_.rest_of_all, kChunk, 1, panel, count_, s_.low, kPanel, false);
     }
@@ -358,7 +361,7 @@ class Worker {
       for (int c = 0; alike_[h] && c < columns; ++c) part[c] += s_.low[c];
       float* y = all.values + h * plan_.value_pitch + first;
       const auto [keep, factor] = rescale[h];
-      if constexpr (!std::is_same_v<T, f16>)
+      if constexpr (std::is_same_v<P, bf16>)
         if (deciding_[h] > 0) {
           const T* own[kManyKeys];
           for (int j = 0; j < deciding_[h]; ++j) own[j] = rows[s_.decide[i + j]];

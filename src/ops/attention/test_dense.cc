@@ -353,18 +353,20 @@ TEST_P(DenseAttention, EmptyMaskAndLateModesChangeNothing) {
 }
 
 /// Tiles of many queries that share the panels of their keys, of two key heads and two sequences: one thread takes four at a
-/// time, and three threads (a twelfth of them at a time) one each.
+/// time, and three threads (a twelfth of them at a time) one each. Some see more chunks than have panels that stay.
 TEST_P(DenseAttention, SharedPanelsChangeNothing) {
   for (const int causal : {0, 1, 2}) {
     Shape s;
     s.lengths = {{640, 900}, {300, 300}}, s.kv_heads = 2, s.width = 24, s.value = 70, s.causal = causal;
-    std::vector<Shape> shapes(7, s);
+    std::vector<Shape> shapes(9, s);
     shapes[1].query = shapes[1].kv = shapes[1].out = DType::f16, shapes[1].rope = 5;
     shapes[2].kv = DType::i8, shapes[2].key = shapes[2].val = Per::token, shapes[2].offsets = true;
     shapes[3].kv = DType::i32, shapes[3].key = shapes[3].val = Per::channel, shapes[3].value = 64;
     shapes[4].layout = Layout::nz, shapes[4].block = 128, shapes[4].width = shapes[4].value = 32;
     shapes[5].mask = 20, shapes[5].block = 16, shapes[5].rope = 8;
     shapes[6].query = shapes[6].out = DType::f32, shapes[6].kv = DType::i8, shapes[6].key = shapes[6].val = Per::head;
+    shapes[7].lengths = {{200, 2605}, {70, 2400}}, shapes[7].width = 128;
+    shapes[8] = shapes[7], shapes[8].out = DType::i8;
     for (const Shape& shape : shapes) {
       const Case c(shape);
       const Result shared = run(c);
