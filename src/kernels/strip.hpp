@@ -484,6 +484,7 @@ template <class V, class Kind, int Rows, int First, int Last, class C>
   using Sum = typename Kind::Sum;
   constexpr int kHalves = Last - First + 1;
   constexpr bool kAsks = kHalves == 1 || kInTwoRuns<V, Kind>;
+  const int run_ahead = tuning.run_ahead;
   Sum sum[kHalves][Rows][2];
 #pragma GCC unroll 2
   for (int h = 0; h < kHalves; ++h)
@@ -506,6 +507,9 @@ template <class V, class Kind, int Rows, int First, int Last, class C>
         Kind::template half<kHalf>(load, Keys, x);
         add_dots<Kind, Steps>(row, j, x, sum[H]);
       }
+      if (!kAsks && H == 0 && run_ahead > 0)
+#pragma GCC unroll 2
+        for (int byte = 0; byte < 32 * Kind::kKeys; byte += 64) prefetch_l2(t.half[H] + byte + run_ahead);
       t.half[kHalf] += 32 * Kind::kKeys;
       if constexpr (kAsks) prefetch_l2(t.ahead[kHalf]), t.ahead[kHalf] += Kind::kKeys * asked;
     });
@@ -521,8 +525,8 @@ template <class V, class Kind, int Rows, int First, int Last, class C>
           give_block<V>(c + i * c_stride + Kind::column(2 * (First + h) + v, b), I(sum[h][i][v]), b, add);
 }
 
-/// Few rows of the left meet all of a four at once; the hardware brings it, if it is one run. More of them meet half of
-/// one, and each pass asks for its part of the next block.
+/// Few rows of the left meet all of a four at once; the hardware brings it, if it is one run and it brings enough
+/// (tuning.hpp). More of them meet half of one, and each pass asks for its part of the next block.
 template <class V, class Kind, class C>
 DSAKIT_INLINE void run_passes(const typename Kind::Row* row, int m, const RunHalves& t, int k, C* c,
                               std::ptrdiff_t c_stride, bool add) {
