@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "kernels/tuning.hpp"
 #include "ops/attention/dense_worker.hpp"
 
 namespace dsakit::attention::dense {
@@ -13,8 +14,7 @@ std::int64_t when(bool exists, std::int64_t n) { return exists ? n : 0; }
 constexpr std::size_t kTilesBytes = 512 << 10;  // rows and results of tiles that share panels: a part of L2
 constexpr std::size_t kMostPanelTiles = 4;      // more save little of what panels cost
 
-constexpr std::int64_t kWidePanels = 512 << 10;  // bytes of panels of fp32 that stay in L2
-constexpr std::size_t kHeldBytes = 1 << 20;      // of panels that stay: from L3 they are nearer than made anew
+constexpr std::size_t kHeldBytes = 1 << 20;     // of panels that stay: from L3 they are nearer than made anew
 
 std::int64_t panel_bytes(DType type, std::int64_t depth) {
   return type == DType::i8     ? Panels<std::int8_t>::bytes(depth, kPanel)
@@ -34,7 +34,7 @@ Plan::Plan(const Problem& p, const Kernels& kernels, std::int64_t longest, int t
   type = !quantised ? p.kv_type : products == Products::int8 ? DType::i8 : DType::f32;
   rope_bf16 = p.rope_type == DType::bf16 && !same_products && !kernels.widens_rows;
   // Where products are of fp32, so are panels: else every tile of rows widens them anew.
-  const bool wide = (p.width + p.rope + p.value) * std::int64_t(kChunk * sizeof(float)) <= kWidePanels;
+  const bool wide = (p.width + p.rope + p.value) * std::int64_t(kChunk * sizeof(float)) <= tuning.wide_panels;
   panels = type == DType::i8 || (type == DType::bf16 && (products == Products::bf16 || !wide)) ? type : DType::f32;
   rope_panels = p.rope_type == DType::bf16 && (rope_bf16 || !wide) ? DType::bf16 : DType::f32;
   keyed_keys = products == Products::int8 && p.key_scale.per_key;

@@ -3,6 +3,7 @@
 
 #include "dsakit/context.hpp"
 #include "kernels/kernels.hpp"
+#include "kernels/tuning.hpp"
 #include "ops/attention/dense_cases.hpp"
 
 namespace dsakit::attention::dense {
@@ -374,6 +375,25 @@ TEST_P(DenseAttention, SharedPanelsChangeNothing) {
       if (causal == 1 && GetParam() != supported_kernels()[0]) expect_accurate(c, shared, describe(shape));
       if (HasFatalFailure()) return;
     }
+  }
+}
+
+/// Where products are of fp32, panels may be too.
+TEST_P(DenseAttention, PanelsOfEitherTypeHaveTheSameBits) {
+  Shape s;
+  s.lengths = {{140, 700}}, s.width = 130, s.rope = 33, s.value = 70, s.causal = 1, s.out = DType::i8;
+  std::vector<Shape> shapes(3, s);
+  shapes[1].out = DType::bf16;
+  shapes[2].kv = DType::i8, shapes[2].key = shapes[2].val = Per::token, shapes[2].out = DType::bf16;
+  for (const Shape& shape : shapes) {
+    const Case c(shape);
+    const Tuning before = tuning;
+    tuning.wide_panels = 0;
+    const Result pairs = run(c);
+    tuning.wide_panels = 1 << 30;
+    const Result wide = run(c);
+    tuning = before;
+    ASSERT_TRUE(same(pairs, wide)) << describe(shape);
   }
 }
 
