@@ -10,15 +10,14 @@ namespace {
 
 constexpr int kRowsAhead = 16;
 
-/// How rows of T become words of a panel of To: a word holds kElements elements of a row, which kWidens says become one
-/// word each, and pairs of bf16 until then.
+/// How rows of T become words of a panel of To: a word holds kElements elements of a row. Pairs of bf16 become words of fp32
+/// when they are stored.
 template <class V, class T, class To>
 struct Words;
 
 template <class V>
 struct Words<V, bf16, bf16> {
   static constexpr int kElements = 2;
-  static constexpr bool kWidens = false;
   /// A register of words from elements of which `rest` exist, else 0.
   DSAKIT_INLINE static typename V::I load(const bf16* row, int rest) { return V::load_bytes(row, 2 * rest); }
   /// One element in a word.
@@ -29,7 +28,6 @@ template <class V>
 struct Words<V, std::int8_t, bf16> {
   using I = typename V::I;
   static constexpr int kElements = 2;
-  static constexpr bool kWidens = false;
   DSAKIT_INLINE static I load(const std::int8_t* row, int rest) {
     I pair = V::load_words(row, rest / 2);
     if (rest < 2 * V::kLanes && rest % 2 != 0 && rest > 0) [[unlikely]] {
@@ -47,13 +45,11 @@ struct Words<V, std::int8_t, bf16> {
 
 template <class V>
 struct Words<V, bf16, float> : Words<V, bf16, bf16> {
-  static constexpr bool kWidens = true;
   DSAKIT_INLINE static typename V::I load_one(const bf16* row, int rest) { return V::load_words(row, rest) << 16; }
 };
 
 template <class V>
 struct Words<V, std::int8_t, float> : Words<V, std::int8_t, bf16> {
-  static constexpr bool kWidens = true;
   DSAKIT_INLINE static typename V::I load_one(const std::int8_t* row, int rest) {
     return typename V::I(V::to_float(V::load_codes(row, rest)));
   }
@@ -62,7 +58,6 @@ struct Words<V, std::int8_t, float> : Words<V, std::int8_t, bf16> {
 template <class V>
 struct Words<V, f16, float> {
   static constexpr int kElements = 1;
-  static constexpr bool kWidens = false;
   DSAKIT_INLINE static typename V::I load(const f16* row, int rest) { return typename V::I(V::load_f16(row, rest)); }
   DSAKIT_INLINE static typename V::I load_one(const f16* row, int rest) { return load(row, rest); }
 };
@@ -70,7 +65,6 @@ struct Words<V, f16, float> {
 template <class V>
 struct Words<V, float, float> {
   static constexpr int kElements = 1;
-  static constexpr bool kWidens = false;
   DSAKIT_INLINE static typename V::I load(const float* row, int rest) { return typename V::I(V::load_floats(row, rest)); }
   DSAKIT_INLINE static typename V::I load_one(const float* row, int rest) { return load(row, rest); }
 };
@@ -78,7 +72,6 @@ struct Words<V, float, float> {
 template <class V>
 struct Words<V, std::int8_t, std::int8_t> {
   static constexpr int kElements = 4;
-  static constexpr bool kWidens = false;
   DSAKIT_INLINE static typename V::I load(const std::int8_t* row, int rest) { return V::load_bytes(row, rest); }
 };
 
@@ -86,7 +79,6 @@ template <class V>
 struct Words<V, e4m3, e4m3> {
   using I = typename V::I;
   static constexpr int kElements = 4;
-  static constexpr bool kWidens = false;
   /// Codes 0 1 2 3 as 0 2 1 3.
   DSAKIT_INLINE static I load(const e4m3* row, int rest) {
     const I x = V::load_bytes(row, rest);
@@ -100,6 +92,7 @@ DSAKIT_INLINE void transpose_rows(const T* const* rows, int count, int dims, int
   using I = typename V::I;
   using W = Words<V, T, To>;
   constexpr int kStep = V::kLanes * W::kElements;  // elements of a row in a register
+  constexpr bool kWidens = sizeof(To) == 4 && W::kElements == 2;
   for (int c = 0; c < dims; c += kStep) {
     I x[V::kLanes];
     const bool line = c * int(sizeof(T)) % 64 == 0;
@@ -113,8 +106,8 @@ DSAKIT_INLINE void transpose_rows(const T* const* rows, int count, int dims, int
 #pragma GCC unroll 16
     for (int g = 0, d = 0; g < V::kLanes; ++g, d += W::kElements) {  // from row d on
       each(x[g]);
-      if (c + d < dims) V::store(out + Panel<To>::row(d), W::kWidens ? V::low_bf16(x[g]) : x[g]);
-      if (W::kWidens && c + d + 1 < dims) V::store(out + Panel<To>::row(d + 1), V::high_bf16(x[g]));
+      if (c + d < dims) V::store(out + Panel<To>::row(d), kWidens ? V::low_bf16(x[g]) : x[g]);
+      if (kWidens && c + d + 1 < dims) V::store(out + Panel<To>::row(d + 1), V::high_bf16(x[g]));
     }
   }
 }

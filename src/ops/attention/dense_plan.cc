@@ -62,7 +62,7 @@ Plan::Plan(const Problem& p, const Kernels& kernels, std::int64_t longest, int t
                     spare = some > lane ? some - lane : 0, most = std::clamp<std::size_t>(kHeldBytes / chunk.bytes(), 1, kMostHeld);
   held = int(std::min(most, 1 + spare / chunk.bytes()));
   queries = int(std::min<std::int64_t>(queries, longest)), rows = heads * queries;
-  if (rows <= kGemvRows) group = kMostGroup;
+  if (rows <= kGemvRows) group = kMostGroup, held = 1;
 }
 
 /// The queries of a head one after the other, the last ones, which see most, first.
