@@ -141,8 +141,8 @@ void Worker::make_panels() {
     interleave(now_->value, c, std::min(kPanel, p_.value - c), panels_->values[c / kPanel]);
 }
 
-/// Or more keys of the same: their scores are columns nobody looks at, and their values rows behind the last one, unless
-/// that shares its group with the next, or codes have sums of all.
+/// Whether its panels have these keys, or more: scores of others are columns nobody looks at, and their values are rows
+/// behind the last one, unless that shares its group with the next, or codes have sums of all.
 bool Worker::is_held(const ChunkPanels::Held& wanted) const {
   const ChunkPanels::Held& held = *panels_->held;
   if (wanted.count == 0 || held.b != wanted.b || held.g != wanted.g || held.first != wanted.first) return false;
