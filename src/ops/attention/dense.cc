@@ -12,7 +12,7 @@ std::size_t workspace(const Problem& p, const Kernels& kernels, int threads, boo
   using Cut = Schedule<Plan>;
   const Plan plan(p, kernels, kTileRows, threads, same_products);
   Plan few = plan;
-  few.rows = std::min(few.rows, kGemvRows);
+  few.rows = std::min(few.rows, kGemvRows), few.held = 1;
   const std::size_t lane = std::max(Cut::lane_bytes(plan, plan.group), Cut::lane_bytes(few, kMostGroup)),
                     slot = Cut::slot_bytes(plan);
   Carver offsets;

@@ -45,6 +45,20 @@ bool any_infinite(const T* x, int n) {
   return any;
 }
 
+/// f(rows of their type from a column on, a panel of its type); bf16 and f16 may be widened.
+template <class F>
+void with_types(DType type, DType panels, const std::byte* const* rows, int count, std::ptrdiff_t column, std::byte* panel,
+                F f) {
+  const auto typed = [&]<class T, class To>() {
+    f(static_cast<const T* const*>(Typed<T>(rows, count, column).row), reinterpret_cast<To*>(panel));
+  };
+  if (type == DType::i8) typed.template operator()<std::int8_t, std::int8_t>();
+  else if (panels == DType::bf16) typed.template operator()<bf16, bf16>();
+  else if (type == DType::bf16) typed.template operator()<bf16, float>();
+  else if (type == DType::f16) typed.template operator()<f16, float>();
+  else typed.template operator()<float, float>();
+}
+
 }  // namespace
 
 /// Queries that lie in blocks of columns, that are int4, or that fp32 products need as they are meant, one after the
@@ -152,40 +166,20 @@ bool Worker::is_held(const ChunkPanels::Held& wanted) const {
 
 void Worker::transpose(DType type, DType panels, const std::byte* const* rows, int count, int dims,
                        std::byte* panel) const {
-  auto* pairs = reinterpret_cast<bf16*>(panel);
-  auto* wide = reinterpret_cast<float*>(panel);
-  if (type == DType::i8) {
-    auto* codes = reinterpret_cast<std::int8_t*>(panel);
-    k_.transpose(Typed<std::int8_t>(rows, count, 0).row, count, dims, codes,
-                 Panels<std::int8_t>::sums(codes, dims, kPanel));
-  } else if (panels == DType::bf16) {
-    k_.transpose(Typed<bf16>(rows, count, 0).row, count, dims, pairs);
-  } else if (type == DType::bf16) {
-    k_.transpose(Typed<bf16>(rows, count, 0).row, count, dims, wide);
-  } else if (type == DType::f16) {
-    k_.transpose(Typed<f16>(rows, count, 0).row, count, dims, wide);
-  } else {
-    k_.transpose(Typed<float>(rows, count, 0).row, count, dims, wide);
-  }
+  with_types(type, panels, rows, count, 0, panel, [&]<class T, class To>(const T* const* row, To* to) {
+    if constexpr (std::is_same_v<To, std::int8_t>)
+      k_.transpose(row, count, dims, to, Panels<To>::sums(to, dims, kPanel));
+    else k_.transpose(row, count, dims, to);
+  });
 }
 
 void Worker::interleave(const std::byte* const* rows, std::ptrdiff_t column, int columns, std::byte* panel) const {
   const int n = now_->count;
-  auto* pairs = reinterpret_cast<bf16*>(panel);
-  auto* wide = reinterpret_cast<float*>(panel);
-  if (plan_.type == DType::i8) {
-    auto* codes = reinterpret_cast<std::int8_t*>(panel);
-    k_.interleave(Typed<std::int8_t>(rows, n, column).row, n, columns, codes,
-                  Panels<std::int8_t>::sums(codes, kChunk, kPanel));
-  } else if (plan_.panels == DType::bf16) {
-    k_.interleave(Typed<bf16>(rows, n, column).row, n, columns, pairs);
-  } else if (plan_.type == DType::bf16) {
-    k_.interleave(Typed<bf16>(rows, n, column).row, n, columns, wide);
-  } else if (plan_.type == DType::f16) {
-    k_.interleave(Typed<f16>(rows, n, column).row, n, columns, wide);
-  } else {
-    k_.interleave(Typed<float>(rows, n, column).row, n, columns, wide);
-  }
+  with_types(plan_.type, plan_.panels, rows, n, column, panel, [&]<class T, class To>(const T* const* row, To* to) {
+    if constexpr (std::is_same_v<To, std::int8_t>)
+      k_.interleave(row, n, columns, to, Panels<To>::sums(to, kChunk, kPanel));
+    else k_.interleave(row, n, columns, to);
+  });
 }
 
 }  // namespace dsakit::attention::dense
