@@ -65,7 +65,7 @@ struct Ahead {
 
 template <class A, class B>
 using Product = void (*)(const A* a, std::ptrdiff_t a_stride, int m, const B* panel, int k, float* c,
-                         std::ptrdiff_t c_stride, bool add, Ahead ahead) noexcept;
+                         std::ptrdiff_t c_stride, bool add, Ahead ahead, int columns) noexcept;
 using ProductOfCodes = void (*)(const std::uint8_t* a, std::ptrdiff_t a_stride, int m, const std::int8_t* panel,
                                 const std::int32_t* column_sums, int k, std::int32_t* c, std::ptrdiff_t c_stride,
                                 Ahead ahead) noexcept;
@@ -76,8 +76,8 @@ template <class A, class B>
 struct Entry<Product<A, B>> {
   Product<A, B> function;
   void operator()(const A* a, std::ptrdiff_t a_stride, int m, const B* panel, int k, float* c,
-                  std::ptrdiff_t c_stride, bool add, Ahead ahead = {}) const noexcept {
-    function(a, a_stride, m, panel, k, c, c_stride, add, ahead);
+                  std::ptrdiff_t c_stride, bool add, Ahead ahead = {}, int columns = kPanel) const noexcept {
+    function(a, a_stride, m, panel, k, c, c_stride, add, ahead, columns);
   }
 };
 template <>
@@ -209,7 +209,8 @@ struct Kernels {
 
   // ---- products with one panel of 64 columns: c[i][j] = sum_k a[i][k] * panel[k][j], i < m, j < 64 --------------
   // The sum over k is cut in blocks of kSumBlock, each starting at +0; block sums are added ascending. With `add`
-  // they are added to what c holds. Rows of a are independent: the bits of a row do not depend on m.
+  // they are added to what c holds. Rows of a are independent: the bits of a row do not depend on m. Of floats the first
+  // `columns` are wanted: the others of c, up to 64, may be anything then.
   //   bf16 x bf16  a is not read past k. Bits per rung
   //   f32 x bf16   one fma chain per block, k ascending. Same bits
   //   f32 x f32    the same

@@ -27,6 +27,7 @@ struct Tile {
   const char* ahead = nullptr;
   std::ptrdiff_t ahead_step = 0, ahead_second = 0;  // from group to group; from the first of two lines to the other
   bool behind = false;                              // `ahead` is a block, of ahead_step bytes for each group
+  int columns = kPanel;                             // that are wanted
 };
 
 /// Lines that rows of a group touch: four, and one more of each row, which has its end there if it begins inside of a line.
@@ -195,9 +196,12 @@ void tile(const Tile& t) {
   constexpr bool kSquares = Squares<Dot> && Rows > 1;
   constexpr int kVectors = kSquares ? 4 : vectors_for<V>(Rows), kColumns = V::kLanes * kVectors;
   constexpr int kPasses = kPanel / kColumns, kLines = kPasses < Lines ? Lines / kPasses : 1, kAsking = Lines / kLines;
+  if constexpr (kPasses == 1 && kVectors > 2 && sizeof(T) > 1 && Dot::kSteps == 1)
+    if (t.columns <= kPanel / 2) return tile_of_columns<V, Dot, T, Rows, kVectors / 2, Lines>(t, 0);
   Tile part = t;
   if (t.behind) part.ahead_step /= kAsking;
   unrolled<kPasses>([&]<int Pass>() __attribute__((always_inline)) {
+    if (Pass * kColumns >= t.columns) return;
     constexpr int kAsked = Pass * kLines < Lines ? kLines : 0;
     if constexpr (kSquares) squares_of_columns<V, Dot, T, Rows, kAsked>(part, Pass * kColumns);
     else tile_of_columns<V, Dot, T, Rows, kVectors, kAsked>(part, Pass * kColumns);
@@ -288,13 +292,14 @@ DSAKIT_INLINE void multiply(Tile t, int m, int k, Ahead ahead) {
 
 template <class V, class Dot, class T>
 void product(const typename Dot::Row* a, std::ptrdiff_t a_stride, int m, const T* panel, int k, float* c,
-             std::ptrdiff_t c_stride, bool add, Ahead ahead) noexcept {
+             std::ptrdiff_t c_stride, bool add, Ahead ahead, int columns) noexcept {
   multiply<V, Dot, T>({.a = reinterpret_cast<const char*>(a),
                        .a_stride = a_stride * std::ptrdiff_t(sizeof *a),
                        .panel = reinterpret_cast<const char*>(panel),
                        .c = reinterpret_cast<char*>(c),
                        .c_stride = c_stride * 4,
-                       .add = add},
+                       .add = add,
+                       .columns = columns},
                       m, k, ahead);
 }
 

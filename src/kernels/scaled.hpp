@@ -191,7 +191,7 @@ template <class V, class Dot>
   alignas(64) bf16 wide[kSumBlock * kPanel];
   widen_scaled<V>(panel, k, wide);
   const Ahead next{panel.codes + Panel<e4m3>::elements(k), kPanel * std::ptrdiff_t(sizeof(e4m3))};
-  product<V, Dot, bf16>(a, a_stride, m, wide, k, c, c_stride, add, next);
+  product<V, Dot, bf16>(a, a_stride, m, wide, k, c, c_stride, add, next, kPanel);
 }
 
 template <class V, class Dot>

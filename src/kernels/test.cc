@@ -306,6 +306,37 @@ TEST_P(OnRung, ProductF32HasTheSameBits) {
       }
 }
 
+/// Columns that are wanted do not depend on how many those are.
+TEST_P(OnRung, ProductsOfSomeColumns) {
+  for (const int depth : {1, 3, 64, 513, 1025})
+    for (const int m : kRowCounts) {
+      const Product p{depth, m};
+      const std::size_t elements = std::size_t((m - 1) * p.a_stride + depth);
+      const std::vector<bf16> rows = random_bf16(elements);
+      const std::vector<float> wide = random_floats(elements), numbers = random_floats(std::size_t(depth) * kPanel);
+      for (const int columns : {1, 16, 31, 32, 33, 48, 63, 64})
+        for (const bool add : {false, true}) {
+          const auto check = [&](auto product) {
+            const std::vector<float> all = product(kPanel), some = product(columns);
+            for (int i = 0; i < m; ++i)
+              for (int j = 0; j < columns; ++j)
+                ASSERT_TRUE(same(some[i * p.c_stride + j], all[i * p.c_stride + j])) << depth << " " << m << " " << columns;
+          };
+          const auto of_pairs = [&](const auto& a) {
+            check([&](int n) {
+              return p.run([&](const auto&... x) { k.product(x..., Ahead::nothing(), n); }, a, add, Edge::end);
+            });
+          };
+          of_pairs(rows), of_pairs(wide);
+          check([&](int n) {
+            const Guarded<float> a(wide, Edge::end), panel(numbers, Edge::end), c(p.before, Edge::end);
+            k.product(a, p.a_stride, m, panel, depth, c, p.c_stride, add, Ahead::nothing(), n);
+            return c.values();
+          });
+        }
+    }
+}
+
 TEST_P(OnRung, ProductWithFloatsHasTheSameBits) {
   for (const int depth : kWidths)
     for (const int m : kRowCounts)

@@ -239,7 +239,7 @@ DSAKIT_INLINE void multiply_tiles(TileBlock t, int m, int k, Ahead ahead) {
 
 template <class V, class Tiles>
 void product_on_tiles(const bf16* a, std::ptrdiff_t a_stride, int m, const bf16* panel, int k, float* c,
-                      std::ptrdiff_t c_stride, bool add, Ahead ahead) noexcept {
+                      std::ptrdiff_t c_stride, bool add, Ahead ahead, int /*columns*/) noexcept {
   multiply_tiles<V, TileDotBf16<Tiles>>({.a = reinterpret_cast<const char*>(a),
                                          .a_stride = a_stride * std::ptrdiff_t(sizeof *a),
                                          .panel = reinterpret_cast<const char*>(panel),
@@ -741,7 +741,7 @@ void product_widening_for_tiles(const bf16* a, std::ptrdiff_t a_stride, int m, S
     alignas(64) bf16 wide[kSumBlock * kPanel];
     rung_below<V, Tiles>.widen_scaled(panel.from(first), n, wide);
     const Ahead next{panel.from(first).codes + Panel<e4m3>::elements(n), kPanel * std::ptrdiff_t(sizeof(e4m3))};
-    product_on_tiles<V, Tiles>(a + first, a_stride, m, wide, n, c, c_stride, add, next);
+    product_on_tiles<V, Tiles>(a + first, a_stride, m, wide, n, c, c_stride, add, next, kPanel);
     first += n, add = true;
   } while (first < k);
 }

@@ -120,14 +120,24 @@ void Worker::fetch_keys() {
   if (now_->whole) return;
   for (int j = 0; j < now_->count; ++j)
     if (!now_->used[j]) now_->value[j] = s_.zeros;
-  if (plan_.products != Products::int8) find_hidden_infinities();
 }
 
-/// A probability of 0 does not keep a NaN or an infinity away: which keys hold one that some row must not see?
+/// A probability of 0 does not keep a NaN or an infinity away: which keys hold one that some row must not see? Where
+/// values are in panels of fp32, 0 times all of those from the first such key to the last says whether any does.
 void Worker::find_hidden_infinities() {
   any_infinite_ = false;
+  int first = now_->count, last = -1;
   for (int j = 0; j < now_->count; ++j) {
     infinite_[j] = false;
+    if (now_->used[j] && !now_->shared[j]) first = std::min(first, j), last = j;
+  }
+  if (plan_.panels == DType::f32 && !gemv_values()) {
+    float sum = 0;
+    for (int c = 0; c < p_.value && first <= last; c += kPanel)
+      sum += k_.sum(as<float>(panels_->values[c / kPanel]) + Panel<float>::row(first), Panel<float>::row(last - first + 1), 0);
+    if (sum == 0) return;
+  }
+  for (int j = first; j <= last; ++j) {
     if (!now_->used[j] || now_->shared[j]) continue;
     const std::byte* x = now_->value[j];
     infinite_[j] = plan_.type == DType::bf16  ? any_infinite(as<bf16>(x), p_.value)

@@ -6,10 +6,12 @@ namespace dsakit::attention::dense {
 
 /// Scores of `count` keys from `first` on, for the rows of the block that may see them.
 void Worker::score(int first, int count) const {
-  int from = tile_.queries, to = -1;
+  int from = tile_.queries, to = -1, seen = 0;
   for (int i = block_.first / tile_.heads; i <= (block_.end - 1) / tile_.heads; ++i)
-    if (now_->visible[i].low < first + count && now_->visible[i].high > first) from = std::min(from, i), to = i;
+    if (now_->visible[i].low < first + count && now_->visible[i].high > first)
+      from = std::min(from, i), to = i, seen = std::max(seen, now_->visible[i].high - first);
   if (to < from) return;
+  count = std::min(count, seen);
   const int row = std::max(from * tile_.heads, block_.first),
             rows = std::min((to + 1) * tile_.heads, block_.end) - row;
   if (plan_.products == Products::int8) score_codes(first, count, row, rows);
@@ -17,7 +19,7 @@ void Worker::score(int first, int count) const {
   if (p_.rope) {
     const std::ptrdiff_t at = row * plan_.rope_pitch;
     multiply_panel({plan_.rope_bf16 ? q_->rope_bf16 + at : nullptr, q_->rope_f32 + at, plan_.rope_pitch}, rows,
-                   plan_.rope_panels, panels_->rope[first / kPanel], 0, p_.rope, scores(row) + first, kScorePitch,
+                   plan_.rope_panels, panels_->rope[first / kPanel], 0, p_.rope, count, scores(row) + first, kScorePitch,
                    plan_.products != Products::int8);
   }
   if (plan_.products == Products::int8) dequantize_scores(first, count, row, rows);
@@ -53,18 +55,18 @@ void Worker::score_floats(int first, int count, int row, int rows) const {
                         kScorePitch, now_->value + first, p_.value);
   const std::ptrdiff_t at = row * plan_.query_pitch;
   multiply_panel({bf16_dots ? q_->rows_bf16 + at : nullptr, q_->rows_f32 + at, plan_.query_pitch}, rows, plan_.panels,
-                 panels_->keys[first / kPanel], 0, p_.width, scores(row) + first, kScorePitch, false);
+                 panels_->keys[first / kPanel], 0, p_.width, count, scores(row) + first, kScorePitch, false);
 }
 
-/// c = rows of a x the panel, of bf16 or fp32, from its row `from` on; with `add`, +=.
-void Worker::multiply_panel(const Left& a, int rows, DType panels, const std::byte* panel, int from, int depth, float* c,
-                            std::ptrdiff_t c_pitch, bool add) const {
+/// c = rows of a x the first columns of the panel, of bf16 or fp32, from its row `from` on; with `add`, +=.
+void Worker::multiply_panel(const Left& a, int rows, DType panels, const std::byte* panel, int from, int depth,
+                            int columns, float* c, std::ptrdiff_t c_pitch, bool add) const {
   const auto* pairs = reinterpret_cast<const bf16*>(panel) + Panel<bf16>::row(from);
   const auto* wide = reinterpret_cast<const float*>(panel) + Panel<float>::row(from);
   constexpr Ahead kNothing = Ahead::nothing();
-  if (a.pairs) k_.product(a.pairs, a.pitch, rows, pairs, depth, c, c_pitch, add, kNothing);
-  else if (panels == DType::bf16) k_.product(a.wide, a.pitch, rows, pairs, depth, c, c_pitch, add, kNothing);
-  else k_.product(a.wide, a.pitch, rows, wide, depth, c, c_pitch, add, kNothing);
+  if (a.pairs) k_.product(a.pairs, a.pitch, rows, pairs, depth, c, c_pitch, add, kNothing, columns);
+  else if (panels == DType::bf16) k_.product(a.wide, a.pitch, rows, pairs, depth, c, c_pitch, add, kNothing, columns);
+  else k_.product(a.wide, a.pitch, rows, wide, depth, c, c_pitch, add, kNothing, columns);
 }
 
 /// The products of codes that were just made, as numbers.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/attention/dense_worker.hpp"
 
-// Values: their products with probabilities, to `part`.
+// Values: their products with probabilities, to `sums_`.
 namespace dsakit::attention::dense {
 
 /// Some columns of the values, for the rows of the block.
@@ -31,11 +31,11 @@ void Worker::multiply(int row, int rows, const std::byte* panel, int low, int hi
   if (plan_.products == Products::int8) {
     const int digits = plan_.probability_digits;
     multiply_codes(s_.digits + at * digits, kScorePitch, rows * digits, panel, kChunk, high);
-    return join_digits(rows, digits, kPanel, probability_unit_ + row, part(row), kPanel);
+    return join_digits(rows, digits, kPanel, probability_unit_ + row, sums_.row(row - block_.first), sums_.pitch);
   }
   const bool pairs = plan_.products == Products::bf16;
   multiply_panel({pairs ? s_.rounded + at : nullptr, s_.scores + at, kScorePitch}, rows, plan_.panels, panel, low,
-                 high - low, part(row), kPanel, false);
+                 high - low, kPanel, sums_.row(row - block_.first), sums_.pitch, false);
 }
 
 /// Where rows see different keys: over those that the block sees.

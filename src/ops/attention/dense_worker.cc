@@ -48,6 +48,7 @@ void Worker::attend(Visit<Queries> visit, Visit<Queries> next, const Partial& al
   next_->number = -1, next_->count = 0;
   if (gemv_scores() && next.queries) locate(next, *next_);  // these kernels prefetch what comes next
   make_panels();
+  if (!now_->whole && plan_.products != Products::int8) find_hidden_infinities();
   std::optional<ShapesKept> kept;
   if (!plan_.taps) kept.emplace(k_);  // who looks on may want tiles
   for (int r = 0; r < tile_.rows(); r += kBlockRows) attend_block({r, std::min(r + kBlockRows, tile_.rows())}, all);
@@ -59,11 +60,21 @@ void Worker::attend_block(Block block, const Partial& all) {
   for (int j = 0; j < now_->count; j += step) score(j, std::min(step, now_->count - j));
   softmax(all);
   const int most = int(part_pitch());
+  const bool straight = p_.value % kPanel == 0 && !gemv_values() && begins();
   for (int c = 0; c < p_.value; c += most) {
     const int columns = std::min(most, p_.value - c);
+    sums_ = straight ? Sums{all.values + block.first * plan_.value_pitch + c, plan_.value_pitch} : Sums{s_.part, most};
     multiply_values(c, columns);
-    blend(c, columns, all);
+    if (!straight) blend(c, columns, all);
   }
+}
+
+/// Whether products with values are all that the rows of the block are left with: nothing of what was before, nothing
+/// beside them. So it is with the first chunk.
+bool Worker::begins() const {
+  for (int r = block_.first; r < block_.end; ++r)
+    if (rescale_[r] != std::pair(0.0f, 1.0f) || outliers_[r - block_.first] > 0) return false;
+  return true;
 }
 
 void Worker::merge(const Partial& all, const Partial& later, int r) const {

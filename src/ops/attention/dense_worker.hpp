@@ -114,6 +114,7 @@ class Worker {
   void show_scores(int row, const Visible&, float scale) const;
 
   void attend_block(Block, const Partial& all);
+  bool begins() const;
   template <bool ToWrite>
   [[gnu::always_inline]] void prefetch_row(const Grid&, DType, int width, const Tile&, int row) const;
 
@@ -145,8 +146,8 @@ class Worker {
     const float* wide;
     std::ptrdiff_t pitch;
   };
-  void multiply_panel(const Left&, int rows, DType panels, const std::byte* panel, int from, int depth, float* c,
-                      std::ptrdiff_t pitch, bool add) const;
+  void multiply_panel(const Left&, int rows, DType panels, const std::byte* panel, int from, int depth,
+                      int columns, float* c, std::ptrdiff_t pitch, bool add) const;
   void multiply_codes(const std::uint8_t* a, std::ptrdiff_t pitch, int rows, const std::byte* panel, int width,
                       int depth) const;
   void score(int first, int count) const;
@@ -184,6 +185,12 @@ class Worker {
   const Queries* q_ = nullptr;  // of the tile at hand
   Tile tile_{};
   Block block_{};
+  /// Where products with values go, from the first row of the block on: `part`, or straight to where they stay.
+  struct Sums {
+    float* first;
+    std::ptrdiff_t pitch;
+    float* row(int r) const { return first + r * pitch; }
+  } sums_{};
   const ChunkPanels* panels_ = nullptr;  // of the chunk at hand
   Chunk chunk_[2], *now_ = chunk_, *next_ = chunk_ + 1;
   std::pair<float, float> rescale_[kTileRows];  // what was before, this chunk
