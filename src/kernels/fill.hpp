@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include "kernels/columns.hpp"
 #include "kernels/gemv.hpp"
 #include "kernels/index.hpp"
 #include "kernels/kernels.hpp"
@@ -24,6 +25,7 @@ void fill_codes(Kernels& k) {
   static_cast<Entry<GemvSumsOfCodes>&>(k.gemv_sums) = {gemv_sums_of_codes<V, DotOfCodes>};
   static_cast<Entry<StripProduct<std::uint8_t, std::int8_t, std::int32_t>>&>(k.strip_product) = {
       strip_product<V, ValuesOfCodes<V, DotOfCodes>>};
+  k.column_product = column_product<V, DotOfCodes>;
   k.peak[int(Dot::i8)] = peak_of_codes<V, DotOfCodes>;
 }
 

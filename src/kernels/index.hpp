@@ -19,17 +19,6 @@ constexpr int index_keys(int vectors) {
 
 constexpr int kPreparedCodes = 24 * kSumBlock;  // of keys; wider ones are widened as they are read
 
-/// The sums of the lanes of four registers, of each block of four lanes: (0 + 2) + (1 + 3).
-template <class V, class X>
-DSAKIT_INLINE X fold_fours(const X* x) {
-  using I = typename V::I;
-  const auto pair = [](X a, X b) __attribute__((always_inline)) {
-    return X(V::unpack_low32(I(a), I(b))) + X(V::unpack_high32(I(a), I(b)));
-  };
-  const I a = I(pair(x[0], x[1])), b = I(pair(x[2], x[3]));
-  return X(V::unpack_low64(a, b)) + X(V::unpack_high64(a, b));
-}
-
 /// int8 keys and queries. Missing dims meet a key of 0: whatever the query holds there cancels.
 template <class V, class Dot>
 struct CodeScores {

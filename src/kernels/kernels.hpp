@@ -352,6 +352,11 @@ struct Kernels {
   ///   bf16   the bits of product on panels of this matrix
   Overloads<StripProduct<std::uint8_t, std::int8_t, std::int32_t>, StripProduct<bf16, bf16, float>> strip_product;
 
+  /// c[i][j] = sum_p a[i][p] * columns[j * pitch + p], i < m <= kColumnRows, p < k, j < n: of a matrix that lies transposed.
+  /// a biased by +128; exact. Meanwhile columns behind these are asked for, whether there are such or not.
+  void (*column_product)(const std::uint8_t* a, std::ptrdiff_t a_stride, int m, const std::int8_t* columns,
+                         std::ptrdiff_t pitch, int k, int n, std::int32_t* c, std::ptrdiff_t c_stride) noexcept;
+
   // ---- the limit ----------------------------------------------------------------------------------------------------
 
   /// Does `rounds` rounds of independent multiply-adds in registers, the way this rung's products do them (bf16 without

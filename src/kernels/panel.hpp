@@ -19,6 +19,7 @@ inline constexpr int kGemvColumns = 2 * kPanel;  // of sums at most
 inline constexpr int kGemvCodes = 640;  // elements at most of a row of codes there
 inline constexpr int kStripRows = 32;    // rows at most that meet a matrix as it lies
 inline constexpr int kStripSums = 8 * 4096;  // of them and its columns
+inline constexpr int kColumnRows = 12;   // rows at most that meet the columns of a transposed matrix as they lie
 inline constexpr int kGemvKeys = 16;    // keys are addressed in multiples of this many
 
 /// A code of eight bits: sign, 4 bits of exponent, 3 of mantissa. A type of its own, which no int8 is taken for.

@@ -358,6 +358,33 @@ TEST_P(OnRung, ProductWithFloatsHasTheSameBits) {
       }
 }
 
+/// Columns flush with unmapped pages, of extreme codes too; sums that pass the range of their words on the way.
+TEST_P(OnRung, ProductOfColumns) {
+  for (const int depth : {1, 3, 15, 16, 31, 32, 63, 64, 65, 127, 200, 2047, 2048, 2049, 4096, 4097, 9000})
+    for (int m = 1; m <= kColumnRows; ++m)
+      for (const int n : {1, 2, 3, 4, 7}) {
+        if (depth > 200 && n != 7 && m % 3 != 0) continue;
+        const int pitch = depth + (m % 2 == 0 ? 0 : 5), a_stride = depth + m % 3, c_stride = n + m % 2;
+        std::vector<std::int8_t> codes = random_codes(std::size_t((n - 1) * pitch + depth));
+        std::vector<std::uint8_t> rows;
+        for (const std::int8_t x : random_codes(std::size_t((m - 1) * a_stride + depth))) rows.push_back(std::uint8_t(x + 128));
+        if (m == 5) std::fill(codes.begin(), codes.end(), std::int8_t(-128)), std::fill(rows.begin(), rows.end(), std::uint8_t(0));
+        for (const Edge edge : kEdges) {
+          const Guarded<std::uint8_t> a(rows, edge);
+          const Guarded<std::int8_t> columns(codes, edge);
+          const Guarded<std::int32_t> c(std::vector<std::int32_t>(std::size_t((m - 1) * c_stride + n), 7), edge);
+          k.column_product(a, a_stride, m, columns, pitch, depth, n, c, c_stride);
+          const std::vector<std::int32_t> got = c.values();
+          for (int i = 0; i < m; ++i)
+            for (int j = 0; j < c_stride && i * c_stride + j < int(got.size()); ++j) {
+              std::int32_t sum = j < n ? 0 : 7;
+              for (int p = 0; p < depth && j < n; ++p) sum += (rows[i * a_stride + p] - 128) * codes[j * pitch + p];
+              ASSERT_EQ(got[i * c_stride + j], sum) << depth << " " << m << " " << n << ": " << i << " " << j;
+            }
+        }
+      }
+}
+
 TEST_P(OnRung, ProductsOfNothing) {
   float c[kPanel], d[kPanel], e[kPanel];
   std::fill_n(c, kPanel, 3.0f), std::fill_n(d, kPanel, 3.0f), std::fill_n(e, kPanel, 3.0f);

@@ -16,7 +16,6 @@
 namespace dsakit {
 
 inline constexpr std::int64_t kBlockRows = 512;  // of a task: so many meet a panel that had to be packed
-inline constexpr int kColumnRows = 12;           // at most, that meet a transposed matrix where it lies
 
 /// Rows of a matrix that are packed at a time: 32 KiB of a panel of int8, of bf16 64 KiB; more where many rows meet them,
 /// so that sums seldom wait.
@@ -67,34 +66,15 @@ inline Ahead ahead_of(const Matrices& w, std::int64_t rows, std::int64_t b, std:
   return {w.matrix(b) + w.at(last ? 0 : first + depth, column) * size_of(w.dtype), w.pitch * size_of(w.dtype)};
 }
 
-/// Whether rows meet the matrix where it lies, with the bits of panels. The columns of a transposed one are the keys of
-/// gemv_dots, which fill up their last 32 bytes; of whole 64, as tiles have, no zero loses its sign.
+/// Whether rows meet the matrix where it lies, with the bits of panels. The columns of a transposed one of bf16 are the keys
+/// of gemv_dots, which fill up their last 32 bytes; of whole 64, as tiles have, no zero loses its sign.
 inline bool can_stay(const Kernels& kernels, const Matrices& w, std::int64_t rows) {
   if (rows > kernels.strip_rows) return false;
-  return !w.transposed || (rows <= std::min(kernels.gemv_rows, kColumnRows) && (w.dtype == DType::i8 || w.k % 32 == 0));
+  if (!w.transposed || w.dtype == DType::i8) return !w.transposed || rows <= kColumnRows;
+  return rows <= std::min(kernels.gemv_rows, kColumnRows) && w.k % 32 == 0;
 }
 
-/// c = x, or c += x, of n sums.
-template <class C>
-void add_sums(const float* x, std::int64_t n, bool add, C* c) {
-  for (std::int64_t j = 0; j < n; ++j) c[j] = add ? c[j] + C(x[j]) : C(x[j]);
-}
-
-/// Rows of biased codes, or of bf16, as gemv_dots has them.
-inline void fill_query(const std::uint8_t* a, std::int64_t a_stride, int rows, int depth, std::int32_t* query) {
-  for (int r = 0; r < rows; ++r) {
-    std::int32_t sum = 0;
-    for (int w = 0; w < GemvQuery::words(depth, 1, 4); ++w) {
-      std::uint32_t word = 0;
-      for (int p = 4 * w; p < std::min(4 * w + 4, depth); ++p) {
-        const int code = a[r * a_stride + p] - 128;
-        sum += code, word |= std::uint32_t(code & 255) << p % 4 * 8;
-      }
-      query[GemvQuery::at(rows, r, w)] = std::int32_t(word);
-    }
-    query[GemvQuery::start(r)] = -128 * sum;
-  }
-}
+/// Rows as gemv_dots has them.
 inline void fill_query(const bf16* a, std::int64_t a_stride, int rows, int depth, std::int32_t* query) {
   for (int r = 0; r < rows; ++r)
     for (int w = 0; w < GemvQuery::words(depth, 2, 2); ++w)
@@ -103,12 +83,11 @@ inline void fill_query(const bf16* a, std::int64_t a_stride, int rows, int depth
 
 /// Rows times columns [column, column + columns) of matrix b where it lies; c is [rows][columns rounded up to panels]. Some
 /// columns meet Blocks * kSumBlock positions of the rows before the next ones: memory is read column by column.
-template <class B, int Blocks, class A, class C>
-void product_of_columns(const Kernels& kernels, const A* a, std::int64_t a_stride, int rows, const Matrices& w,
-                        std::int64_t b, std::int64_t column, std::int64_t columns, C* c) {
-  static constexpr float kUnits[kColumnRows] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
-  constexpr int kWords = GemvQuery::elements(kColumnRows, kSumBlock * int(sizeof(B)) / 4);
-  const auto* matrix = reinterpret_cast<const B*>(w.matrix(b));
+template <int Blocks>
+void product_of_columns(const Kernels& kernels, const bf16* a, std::int64_t a_stride, int rows, const Matrices& w,
+                        std::int64_t b, std::int64_t column, std::int64_t columns, float* c) {
+  constexpr int kWords = GemvQuery::elements(kColumnRows, kSumBlock * int(sizeof(bf16)) / 4);
+  const auto* matrix = reinterpret_cast<const bf16*>(w.matrix(b));
   const std::int64_t pitch = panels_of(columns) * kPanel, step = w.at(0, 1);  // from a column to the next
   for (std::int64_t base = 0; base < w.k; base += Blocks * kSumBlock) {
     const std::int64_t end = std::min<std::int64_t>(base + Blocks * kSumBlock, w.k);
@@ -128,11 +107,13 @@ void product_of_columns(const Kernels& kernels, const A* a, std::int64_t a_strid
         if (first + kSumBlock < end) fill(first + kSumBlock, j, next);
         else fill(base, j + kPanel, next);
         const int some = int(std::min<std::int64_t>(kPanel, columns - j));
-        alignas(64) float y[kColumnRows * kPanel];  // sums of so few codes are exact
-        if constexpr (sizeof(B) == 1)
-          kernels.gemv_dots(query(first), rows, 1, key, some, depth(first), kUnits, y, kPanel, next, depth(first));
-        else kernels.gemv_dots(query(first), rows, key, some, depth(first), y, kPanel, next, depth(first));
-        for (int r = 0; r < rows; ++r) add_sums(y + r * kPanel, some, first > 0, c + r * pitch + j);
+        alignas(64) float y[kColumnRows * kPanel];
+        kernels.gemv_dots(query(first), rows, key, some, depth(first), y, kPanel, next, depth(first));
+        for (int r = 0; r < rows; ++r)
+          for (int i = 0; i < some; ++i) {
+            float& sum = c[r * pitch + j + i];
+            sum = first > 0 ? sum + y[r * kPanel + i] : y[r * kPanel + i];
+          }
       }
   }
 }
@@ -144,9 +125,15 @@ void product_in_place(const Kernels& kernels, const A* a, std::int64_t a_stride,
   const auto* matrix = reinterpret_cast<const B*>(w.matrix(b));
   const std::int64_t pitch = panels_of(columns) * kPanel;
   if (w.k == 0) return void(std::fill_n(c, rows * pitch, C{}));
-  if (w.transposed && w.k <= kSumBlock)  // without the large frame, whose pages each call touches
-    return product_of_columns<B, 1>(kernels, a, a_stride, int(rows), w, b, column, columns, c);
-  if (w.transposed) return product_of_columns<B, 8>(kernels, a, a_stride, int(rows), w, b, column, columns, c);
+  if constexpr (sizeof(B) == 1) {
+    if (w.transposed)
+      return kernels.column_product(a, a_stride, int(rows), matrix + w.at(0, column), w.at(0, 1), int(w.k), int(columns), c,
+                                    pitch);
+  } else if (w.transposed) {
+    // Without the large frame, whose pages each call touches, if it is not needed.
+    return w.k <= kSumBlock ? product_of_columns<1>(kernels, a, a_stride, int(rows), w, b, column, columns, c)
+                            : product_of_columns<8>(kernels, a, a_stride, int(rows), w, b, column, columns, c);
+  }
   const B* const ahead = column + columns < w.n ? matrix + w.at(0, column + columns)
                                                 : reinterpret_cast<const B*>(w.matrix((b + 1) % w.stack.elements()));
   kernels.strip_product(a, a_stride, int(rows), w.strip<B>(b, column), int(w.k), int(columns), c, pitch, false, ahead);

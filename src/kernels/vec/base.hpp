@@ -138,6 +138,17 @@ DSAKIT_INLINE void prefetch_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
 /// To L1, as this core's own: what is written is read first.
 DSAKIT_INLINE void prefetch_to_write(const void* p) { __builtin_prefetch(p, 1, 3); }
 
+/// The sums of the lanes of four registers, of each block of four lanes: (0 + 2) + (1 + 3).
+template <class V, class X>
+DSAKIT_INLINE X fold_fours(const X* x) {
+  using I = typename V::I;
+  const auto pair = [](X a, X b) __attribute__((always_inline)) {
+    return X(V::unpack_low32(I(a), I(b))) + X(V::unpack_high32(I(a), I(b)));
+  };
+  const I a = I(pair(x[0], x[1])), b = I(pair(x[2], x[3]));
+  return X(V::unpack_low64(a, b)) + X(V::unpack_high64(a, b));
+}
+
 /// For what is read next, and how many bytes ahead of a stream: registers of whole lines leave most of it to the hardware,
 /// which requests for L1 disturb; smaller ones are slower without those (docs/notes/0024-prefetch.md).
 template <class V>

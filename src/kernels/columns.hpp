@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "kernels/dot.hpp"
+#include "kernels/kernels.hpp"
+#include "kernels/panel.hpp"
+#include "kernels/tuning.hpp"
+
+// Few rows of codes times the columns of a transposed matrix, each of which lies in one piece: lanes are positions, so that
+// nothing is transposed, memory is read from front to back, and the lanes of a dot are added once, at its end.
+namespace dsakit {
+namespace {
+
+/// Bytes of rows as columns meet them: so much of each column is met before more of any.
+constexpr int kColumnBytes = 4096;
+
+/// Bytes ahead that more than two rows ask for; one or two take what the hardware brings, where it brings enough (tuning.hpp).
+constexpr int kColumnAhead = 6144;
+
+/// Columns that rows meet at once: as many sums as fit, since each waits for itself.
+template <class V>
+constexpr int columns_at_once(int rows) {
+  return V::kRegisters == 32 ? (rows <= 6 ? 4 : 2) : rows <= 2 ? 4 : rows <= 6 ? 2 : 1;
+}
+
+/// Rows without their bias, a register for each step of a dot.
+template <class V, class Dot>
+struct RowsOfColumns {
+  static constexpr int kSteps = Dot::kSteps, kPositions = kColumnBytes / kSteps;
+  typename V::I word[kColumnRows][kColumnBytes / V::kBytes + 1];  // rows must not share cache sets
+  std::int32_t start[kColumnRows];
+
+  DSAKIT_INLINE void take(const std::uint8_t* a, std::ptrdiff_t a_stride, int m, int k) {
+    for (int i = 0; i < m; ++i, a += a_stride) {
+      typename V::I sum{};
+      for (int p = 0; p < k; p += V::kBytes) {
+        std::uint8_t rest[V::kBytes];
+        for (int j = 0; j < V::kBytes && k - p < V::kBytes; ++j) rest[j] = p + j < k ? a[p + j] : 128;
+        const typename V::I x = V::biased(V::load(k - p < V::kBytes ? rest : a + p));
+        sum = V::add_codes(sum, x);
+        unrolled<kSteps>([&]<int Step>() __attribute__((always_inline)) {
+          word[i][p / V::kBytes * kSteps + Step] = Dot::column(x, Step);
+        });
+      }
+      const std::int32_t bias = -128 * V::sum_of_lanes(sum);  // of columns, where the dot wants one side unsigned
+      start[i] = Dot::row_start(&bias)[0];
+    }
+  }
+};
+
+template <class V, class Dot, int Rows, int Columns>
+[[gnu::noinline]] void meet_columns(const RowsOfColumns<V, Dot>& rows, const std::int8_t* column, std::ptrdiff_t pitch,
+                                    int k, std::ptrdiff_t ahead, std::int32_t* c, std::ptrdiff_t c_stride, bool add) {
+  using I = typename V::I;
+  constexpr int kSteps = Dot::kSteps, kSums = (Rows * Columns + 3) / 4 * 4;
+  I sum[kSums] = {};
+  const auto meet = [&](int p, auto load) __attribute__((always_inline)) {
+    unrolled<kSteps>([&]<int Step>() __attribute__((always_inline)) {
+      I x[Columns];
+#pragma GCC unroll 4
+      for (int j = 0; j < Columns; ++j) x[j] = Dot::column(Dot::key(load(column + j * pitch + p)), Step);
+#pragma GCC unroll 12
+      for (int r = 0; r < Rows; ++r) {
+        const I row = rows.word[r][p / V::kBytes * kSteps + Step];
+#pragma GCC unroll 4
+        for (int j = 0; j < Columns; ++j) sum[r * Columns + j] = Dot::dot(sum[r * Columns + j], x[j], row);
+      }
+    });
+  };
+  int p = 0;
+  for (; p + V::kBytes <= k; p += V::kBytes) {
+    if (ahead > 0 && p % 64 == 0)
+#pragma GCC unroll 4
+      for (int j = 0; j < Columns; ++j) prefetch_l2(column + j * pitch + p + ahead);
+    meet(p, [](const void* from) __attribute__((always_inline)) { return V::load(from); });
+  }
+  if (p < k) meet(p, [&](const void* from) __attribute__((always_inline)) { return V::load_bytes(from, k - p); });
+#pragma GCC unroll 6
+  for (int s = 0; s < kSums; s += 4) {
+    const I folded = fold_fours<V>(sum + s);
+    typedef std::uint32_t Four __attribute__((vector_size(16)));
+    Four four{};
+#pragma GCC unroll 4
+    for (int b = 0; b < V::kBytes / 16; ++b) four += Four(V::block(folded, b));
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const int row = (s + i) / Columns;
+      if (row == Rows) break;
+      std::int32_t& to = c[row * c_stride + (s + i) % Columns];
+      to = std::int32_t(four[i] + std::uint32_t(rows.start[row]) + std::uint32_t(add ? to : 0));
+    }
+  }
+}
+
+template <class V, class Dot>
+void column_product(const std::uint8_t* a, std::ptrdiff_t a_stride, int m, const std::int8_t* columns, std::ptrdiff_t pitch,
+                    int k, int n, std::int32_t* c, std::ptrdiff_t c_stride) noexcept {
+  using All = RowsOfColumns<V, Dot>;
+  All rows;
+  const int asked = m > 2 ? kColumnAhead : tuning.run_ahead;
+  for (int first = 0; first < k; first += All::kPositions) {
+    const int some = least(k - first, All::kPositions);
+    rows.take(a + first, a_stride, m, some);
+    const std::ptrdiff_t ahead = (asked + some - 1) / some * pitch;
+    with_constant<kColumnRows>(m, [&]<int Rows>() {
+      constexpr int kColumns = columns_at_once<V>(Rows);
+      int j = 0;
+      for (; j + kColumns <= n; j += kColumns)
+        meet_columns<V, Dot, Rows, kColumns>(rows, columns + j * pitch + first, pitch, some, ahead, c + j, c_stride, first > 0);
+      for (; j < n; ++j)
+        meet_columns<V, Dot, Rows, 1>(rows, columns + j * pitch + first, pitch, some, 0, c + j, c_stride, first > 0);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace dsakit
