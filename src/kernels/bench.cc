@@ -123,7 +123,7 @@ class Bench {
          [&](auto f) { f(a_.data(), depth, m, weights_.data(), depth, y_.data(), kPanel, false); });
   }
 
-  /// A matrix as it lies, [128, 1024].
+  /// A matrix as it lies, [128, 1024]; column by column that of 1024 rows.
   void strips(int m) {
     constexpr int kDepth = 128, kColumns = 1024;
     const std::string size = std::to_string(m) + "x128x1024";
@@ -134,6 +134,9 @@ class Bench {
     time("strip_i8_nz", &Kernels::strip_product, size, work, [&](auto f) {
       for (int j = 0; j < kColumns; j += kPanel)
         f(codes_.data(), kDepth, m, {weights_i8_.data() + j * kDepth, 32, 32 * kDepth}, kDepth, kPanel, acc_.data() + j, kColumns, false, weights_i8_.data());
+    });
+    time("column_i8", &Kernels::column_product, std::to_string(m) + "x1024x128", work, [&](auto f) {
+      f(codes_.data(), kColumns, m, weights_i8_.data(), kColumns, kColumns, kDepth, acc_.data(), kDepth);
     });
     time("strip_bf16", &Kernels::strip_product, size, work, [&](auto f) {
       f(a_bf16_.data(), kDepth, m, {weights_bf16_.data(), kColumns}, kDepth, kColumns, y_.data(), kColumns, false, weights_bf16_.data());

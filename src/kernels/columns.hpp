@@ -27,7 +27,7 @@ template <class V, class Dot>
 struct RowsOfColumns {
   static constexpr int kSteps = Dot::kSteps, kPositions = kColumnBytes / kSteps;
   typename V::I word[kColumnRows][kColumnBytes / V::kBytes + 1];  // rows must not share cache sets
-  std::int32_t start[kColumnRows];
+  typename V::I start[kColumnRows];  // of sums: in their first lane
 
   DSAKIT_INLINE void take(const std::uint8_t* a, std::ptrdiff_t a_stride, int m, int k) {
     for (int i = 0; i < m; ++i, a += a_stride) {
@@ -42,7 +42,7 @@ struct RowsOfColumns {
         });
       }
       const std::int32_t bias = -128 * V::sum_of_lanes(sum);  // of columns, where the dot wants one side unsigned
-      start[i] = Dot::row_start(&bias)[0];
+      start[i] = typename V::I{Dot::row_start(&bias)[0]};
     }
   }
 };
@@ -53,6 +53,10 @@ template <class V, class Dot, int Rows, int Columns>
   using I = typename V::I;
   constexpr int kSteps = Dot::kSteps, kSums = (Rows * Columns + 3) / 4 * 4;
   I sum[kSums] = {};
+#pragma GCC unroll 12
+  for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 4
+    for (int j = 0; j < Columns; ++j) sum[r * Columns + j] = rows.start[r];
   const auto meet = [&](int p, auto load) __attribute__((always_inline)) {
     unrolled<kSteps>([&]<int Step>() __attribute__((always_inline)) {
       I x[Columns];
@@ -81,13 +85,14 @@ template <class V, class Dot, int Rows, int Columns>
     Four four{};
 #pragma GCC unroll 4
     for (int b = 0; b < V::kBytes / 16; ++b) four += Four(V::block(folded, b));
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-      const int row = (s + i) / Columns;
-      if (row == Rows) break;
-      std::int32_t& to = c[row * c_stride + (s + i) % Columns];
-      to = std::int32_t(four[i] + std::uint32_t(rows.start[row]) + std::uint32_t(add ? to : 0));
-    }
+    unrolled<4 / Columns>([&]<int Row>() __attribute__((always_inline)) {
+      if (s / Columns + Row >= Rows) return;
+      std::int32_t* const to = c + (s / Columns + Row) * c_stride;
+      Four all{};
+      if (add) __builtin_memcpy(reinterpret_cast<char*>(&all) + 4 * Columns * Row, to, 4 * Columns);
+      all += four;
+      __builtin_memcpy(to, reinterpret_cast<const char*>(&all) + 4 * Columns * Row, 4 * Columns);
+    });
   }
 }
 
