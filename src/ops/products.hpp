@@ -70,7 +70,8 @@ inline Ahead ahead_of(const Matrices& w, std::int64_t rows, std::int64_t b, std:
 /// of gemv_dots, which fill up their last 32 bytes; of whole 64, as tiles have, no zero loses its sign.
 inline bool can_stay(const Kernels& kernels, const Matrices& w, std::int64_t rows) {
   if (rows > kernels.strip_rows) return false;
-  if (!w.transposed || w.dtype == DType::i8) return !w.transposed || rows <= kColumnRows;
+  if (!w.transposed) return true;
+  if (w.dtype == DType::i8) return rows <= kColumnRows;
   return rows <= std::min(kernels.gemv_rows, kColumnRows) && w.k % 32 == 0;
 }
 
