@@ -71,14 +71,9 @@ void Worker::show_scores(int r, const Visible& visible, float scale) const {
 
 void Worker::softmax(const Partial& all) {
   const int padded = lanes_above(now_->count);
-  const Visible* seen[kBlockRows];
-  for (int r = block_.first, query = r / tile_.heads, next = (query + 1) * tile_.heads; r < block_.end; ++r) {
-    if (r == next) ++query, next += tile_.heads;
-    seen[r - block_.first] = now_->visible + query;
-  }
   SoftmaxRow row[kBlockRows], *end = row;  // of those that see something
   for (int r = block_.first; r < block_.end; ++r) {
-    const Visible& visible = *seen[r - block_.first];
+    const Visible& visible = now_->visible[r / tile_.heads];
     const int low = lanes_below(visible.low);
     const float scale = visible.any() ? scale_and_mask(r, visible) : kNaN;
     rescale_[r] = {1, 0};
@@ -89,7 +84,7 @@ void Worker::softmax(const Partial& all) {
   k_.softmax(row, int(end - row));
   const SoftmaxRow* next = row;
   for (int r = block_.first; r < block_.end; ++r) {
-    const Visible& visible = *seen[r - block_.first];
+    const Visible& visible = now_->visible[r / tile_.heads];
     float* const x = scores(r);
     const int low = lanes_below(visible.low);
     if (next == end || next->x != x + low) {  // nothing to see here

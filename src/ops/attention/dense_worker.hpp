@@ -153,7 +153,6 @@ class Worker {
   void score(int first, int count) const;
   void score_codes(int first, int count, int row, int rows) const;
   void score_floats(int first, int count, int row, int rows) const;
-  void score_rope(int first, int count, int row, int rows) const;
   void dequantize_scores(int first, int count, int row, int rows) const;
   void join_digits(int rows, int digits, int count, const float* unit, float* x, std::ptrdiff_t pitch) const;
 
