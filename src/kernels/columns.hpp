@@ -13,9 +13,6 @@ namespace {
 /// Bytes of rows as columns meet them: so much of each column is met before more of any.
 constexpr int kColumnBytes = 4096;
 
-/// Bytes ahead that more than two rows ask for; one or two take what the hardware brings, where it brings enough (tuning.hpp).
-constexpr int kColumnAhead = 6144;
-
 /// Columns that rows meet at once: as many sums as fit, since each waits for itself.
 template <class V>
 constexpr int columns_at_once(int rows) {
@@ -64,7 +61,8 @@ template <class V, class Dot, int Rows, int Columns>
       for (int j = 0; j < Columns; ++j) x[j] = Dot::column(Dot::key(load(column + j * pitch + p)), Step);
 #pragma GCC unroll 12
       for (int r = 0; r < Rows; ++r) {
-        const I row = rows.word[r][p / V::kBytes * kSteps + Step];
+        I row = rows.word[r][p / V::kBytes * kSteps + Step];
+        if constexpr (V::kRegisters == 32 && Columns > 1) pin(row);  // read once
 #pragma GCC unroll 4
         for (int j = 0; j < Columns; ++j) sum[r * Columns + j] = Dot::dot(sum[r * Columns + j], x[j], row);
       }
@@ -101,7 +99,7 @@ void column_product(const std::uint8_t* a, std::ptrdiff_t a_stride, int m, const
                     int k, int n, std::int32_t* c, std::ptrdiff_t c_stride) noexcept {
   using All = RowsOfColumns<V, Dot>;
   All rows;
-  const int asked = m > 2 ? kColumnAhead : tuning.run_ahead;
+  const int asked = m <= 2 && tuning.run_ahead > 0 ? tuning.run_ahead : tuning.column_ahead;
   for (int first = 0; first < k; first += All::kPositions) {
     const int some = least(k - first, All::kPositions);
     rows.take(a + first, a_stride, m, some);

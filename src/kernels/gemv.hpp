@@ -7,6 +7,7 @@
 #include "kernels/panel.hpp"
 #include "kernels/panels.hpp"
 #include "kernels/rows.hpp"
+#include "kernels/tuning.hpp"
 
 // Products of few rows (GEMV, or nearly so) with keys and values where they lie: nothing is stored on the way, and the
 // shuffles run beside the dots.
@@ -144,10 +145,10 @@ class RowsAhead {
   DSAKIT_INLINE RowsAhead(const std::byte* const* rows, int count, const std::byte* const* later, std::ptrdiff_t begin,
                           std::ptrdiff_t end, std::ptrdiff_t later_end)
       : rows_(rows), later_(later), begin_(begin), end_(end), later_end_(later_end) {
-    constexpr int kBytes = 8 << 10, kMost = 64;  // rows; as many are valid of both
     count_ = (count + kGemvKeys - 1) / kGemvKeys * kGemvKeys;
-    const int some = (end - begin) * kMost <= kBytes ? kMost : (end - begin) * kMost <= 2 * kBytes ? kMost / 2 : kMost / 4;
-    distance_ = least(some, count_);
+    int some = tuning.rows_ahead / 128;
+    while (some > kGemvKeys && (end - begin) * some > tuning.rows_ahead) some /= 2;
+    distance_ = least(some, count_);  // as many are valid of both
     twos_ = (end - begin + 63) / 64 % 2 == 0 && later_end == end;
     start(0);
   }

@@ -118,8 +118,10 @@ struct Graph {
     const bool tiles = has_bf16() && __builtin_cpu_supports("avx512vbmi") && has_tiles();
     add({"amx", 4, use_amx, tiles && may_use_tiles(),
          tiles ? "the system's permission to use AMX" : "AMX-INT8, AMX-BF16 and AVX-512 VBMI", true});
-    // Measured on an Emerald Rapids, blocks on a Cascade Lake too: docs/notes/0024-prefetch.md.
-    if (__builtin_cpu_is("intel")) tuning = {.stream_ahead = 4 << 10, .run_ahead = 4 << 10, .code_block = 16 << 10};
+    // Measured on an Emerald Rapids, blocks and rows on a Cascade Lake too; on a Zen 4: docs/notes/0024-prefetch.md.
+    if (__builtin_cpu_is("intel"))
+      tuning = {.stream_ahead = 4 << 10, .run_ahead = 4 << 10, .column_ahead = 6 << 10, .code_block = 16 << 10};
+    if (__builtin_cpu_is("amd")) tuning.rows_ahead = 16 << 10;
     // With 1 MiB of L2 wide keys were a tenth slower.
     if (sysconf(_SC_LEVEL2_CACHE_SIZE) >= 2 << 20) tuning.wide_panels = 1280 << 10;
     // Intel's bf16 dots have half the rate of fp32 fma, so that widening is faster (docs/notes/0015-amx.md).
