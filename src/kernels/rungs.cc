@@ -123,7 +123,9 @@ struct Graph {
       tuning = {.stream_ahead = 4 << 10, .run_ahead = 4 << 10, .column_ahead = 6 << 10, .code_block = 16 << 10};
     if (__builtin_cpu_is("amd")) tuning.rows_ahead = 16 << 10;
     // With 1 MiB of L2 wide keys were a tenth slower.
-    if (sysconf(_SC_LEVEL2_CACHE_SIZE) >= 2 << 20) tuning.wide_panels = 1280 << 10;
+    const long l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    if (l2 >= 2 << 20) tuning.wide_panels = 1280 << 10;
+    if (l2 >= 1 << 20) tuning.strip_rows = 64;
     // Intel's bf16 dots have half the rate of fp32 fma, so that widening is faster (docs/notes/0015-amx.md).
     if (supported[runnable - 1] == &table[4] && __builtin_cpu_is("intel"))
       std::swap(supported[runnable - 2], supported[runnable - 1]);

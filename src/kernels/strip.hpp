@@ -3,6 +3,7 @@
 #include "kernels/gemv.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/panel.hpp"
+#include "kernels/tuning.hpp"
 
 // Few rows times a matrix as it lies. A strip of it is read in blocks of some rows, which fit in L2 with the next ones; a
 // tile takes 64 columns of all rows of a block, interleaves them as gemv_sums does, and adds to sums that wait in memory: the
@@ -294,20 +295,25 @@ template <class V, class Kind, From F, bool Whole, int Rows, int Now, int Groups
 }
 
 /// Rows rows of the left times a part: as many registers a pass as there is room for sums; each asks for its share of the
-/// next block, and makes its share of the next part.
+/// next block, and makes its share of the next part. Lines that share a set of L1 come slowly: a pass that reads them has
+/// time for most of the dots, and of 32 registers 24 are sums.
 template <class V, class Kind, int Rows, From F, bool Whole, int Lines = kStripPart<V> / 16>
 DSAKIT_INLINE void strip_passes(StripPass<V, Kind>& t) {
-  constexpr int kRoom = V::kRegisters / 2 / Rows;
-  constexpr int kNow = least(kStripKept<V>, kRoom >= 8 ? 8 : kRoom >= 4 ? 4 : 2), kPasses = kStripKept<V> / kNow;
+  constexpr bool kReads = F == From::matrix && V::kBytes == 64 && Kind::kSteps == 1;
+  constexpr int kRoom = (kReads ? 24 : V::kRegisters / 2) / Rows;
+  constexpr int kNow = least(kStripKept<V>, kRoom >= 8 ? 8 : kRoom >= 4 ? 4 : kReads ? 3 : 2);
+  constexpr int kPasses = (kStripKept<V> + kNow - 1) / kNow, kLast = kStripKept<V> - (kPasses - 1) * kNow;
   const int groups = t.count / Kind::kKeys / kPasses;
-  const auto pass = [&]<From G>() __attribute__((always_inline)) {
-    strip_pass<V, Kind, G, Whole, Rows, kNow, kPasses, Lines>(t);
-    t.kept += kNow, t.sums += kNow * V::kLanes;
+  const auto pass = [&]<From G, int Now>() __attribute__((always_inline)) {
+    strip_pass<V, Kind, G, Whole, Rows, Now, kPasses, Lines>(t);
+    t.kept += Now, t.sums += Now * V::kLanes;
     if constexpr (Lines != kLinesOfTurn) t.ahead += groups * Lines * 64;
     t.rows += groups * Kind::kKeys * t.pitch, t.made += groups * kStripKept<V>;
   };
-  pass.template operator()<F>();
-  for (int i = 1; i < kPasses; ++i) pass.template operator()<F == From::matrix ? From::kept : F>();
+  constexpr From kThen = F == From::matrix ? From::kept : F;
+  pass.template operator()<F, kNow>();
+  for (int i = 2; i < kPasses; ++i) pass.template operator()<kThen, kNow>();
+  if constexpr (kPasses > 1) pass.template operator()<kThen, kLast>();
 }
 
 /// More rows than a pass meets take turns with a part that was kept; the first of them make the next one.
@@ -384,6 +390,7 @@ template <class V, class Kind, int Rows>
       if constexpr (Rows > 0)
         for (from += each; from >= bytes; ahead += pitch) {
           from -= bytes;
+          if (t.tiles.over > 0) prefetch_l2(ahead + bytes - 1);  // a row that begins inside of a line has one more
           touch_row(ahead + 2 * pitch, pitch);
         }
     }
@@ -627,7 +634,7 @@ DSAKIT_INLINE int strip_rows(int m, const Strip<T>& strip, int columns) {
   const int most = strip_rows_most<Kind>(keeps_first<V, Kind>(m));
   if (is_close(strip)) return most;
   const bool one_piece = m > kFew && strip.pitch == columns;  // whose rows may be asked for across their ends
-  int rows = least(m > kFew ? 64 : 32, most);
+  int rows = least(m > kFew ? 64 : tuning.strip_rows, most);
   while (rows > 16 && !one_piece && columns % (rows * kPanel) != 0) rows /= 2;
   return rows;
 }

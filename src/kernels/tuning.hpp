@@ -10,6 +10,7 @@ struct Tuning {
   int run_ahead = 0;            // the same of FRACTAL_NZ that one or two rows meet, and of transposed codes if it is not 0
   int column_ahead = 8 << 10;   // of transposed codes
   int rows_ahead = 8 << 10;     // of keys and values of a GEMV: so much of values meets all weights before the next
+  int strip_rows = 32;          // of a block of a row-major matrix that few rows meet: it shares L2 with the next
   int code_block = 64 << 10;    // bytes of a panel of codes, with registers of a line, that all rows meet before the next
   int wide_panels = 512 << 10;  // bytes at most of panels of a chunk of keys that are of fp32: they stay in L2
 };
