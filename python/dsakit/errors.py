@@ -36,7 +36,7 @@ for _builtin, _statuses in _BUILTINS.items():
 
 
 def printable(text: str, most: int = 120) -> str:
-    """A caller's text in a sentence: control characters escaped, cut; as the library has it."""
+    """A caller's text in a sentence: what nobody would see escaped, cut; as the library has it."""
     shown = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text[:most])
     return shown + "..." * (len(text) > most)
 

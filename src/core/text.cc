@@ -2,6 +2,39 @@
 #include "core/text.hpp"
 
 namespace dsakit {
+namespace {
+
+/// Controls, spaces but for the first, and what shows nothing, moves other characters, or is of private use (Unicode 15).
+constexpr struct {
+  char32_t first, last;
+} kHidden[] = {{0, 0x1F},           {0x7F, 0xA0},       {0xAD, 0xAD},         {0x600, 0x605},     {0x61C, 0x61C},
+               {0x6DD, 0x6DD},      {0x70F, 0x70F},     {0x890, 0x891},       {0x8E2, 0x8E2},     {0x1680, 0x1680},
+               {0x180E, 0x180E},    {0x2000, 0x200F},   {0x2028, 0x202F},     {0x205F, 0x206F},   {0x3000, 0x3000},
+               {0xE000, 0xF8FF},    {0xFDD0, 0xFDEF},   {0xFEFF, 0xFEFF},     {0xFFF9, 0xFFFB},   {0x110BD, 0x110BD},
+               {0x110CD, 0x110CD},  {0x13430, 0x1343F}, {0x1BCA0, 0x1BCA3},   {0x1D173, 0x1D17A}, {0xE0000, 0xE007F},
+               {0xF0000, 0x10FFFF}};
+
+bool is_hidden(char32_t c) {
+  if ((c & 0xFFFE) == 0xFFFE) return true;  // the last two of each plane are no characters
+  for (const auto& [first, last] : kHidden)
+    if (c <= last) return c >= first;
+  return false;
+}
+
+/// Of a character of n bytes.
+char32_t code_point(std::string_view text, std::size_t at, int n) {
+  char32_t c = static_cast<unsigned char>(text[at]) & (n == 1 ? 0x7F : 0x7F >> n);
+  for (int i = 1; i < n; ++i) c = c << 6 | (static_cast<unsigned char>(text[at + std::size_t(i)]) & 0x3F);
+  return c;
+}
+
+/// In so many digits at least.
+void append_hex(std::string& out, char32_t c, int digits) {
+  while (digits < 6 && c >> 4 * digits != 0) ++digits;
+  while (digits > 0) out += "0123456789abcdef"[c >> 4 * --digits & 15];
+}
+
+}  // namespace
 
 int utf8_length(std::string_view s, std::size_t at) {
   const auto byte = [&](std::size_t i) { return at + i < s.size() ? static_cast<unsigned char>(s[at + i]) : 0u; };
@@ -21,23 +54,15 @@ int utf8_length(std::string_view s, std::size_t at) {
 }
 
 std::string printable(std::string_view text, std::size_t most) {
-  static constexpr char kHex[] = "0123456789abcdef";
   std::string out;
   std::size_t characters = 0;
   for (std::size_t at = 0; at < text.size();) {
     if (++characters > most) return out += "...";
-    const auto n = static_cast<std::size_t>(utf8_length(text, at));
-    const auto c = static_cast<unsigned char>(text[at]);
-    const bool c1_control = n == 2 && c == 0xC2 && static_cast<unsigned char>(text[at + 1]) < 0xA0;
-    if (n == 0 || c < 0x20 || c == 0x7F || c1_control) {
-      const auto hidden = c1_control ? static_cast<unsigned char>(text[at + 1]) : c;
-      out += n == 0 ? "\\x" : "\\u00";
-      out += kHex[hidden >> 4];
-      out += kHex[hidden & 15];
-    } else {
-      out += text.substr(at, n);
-    }
-    at += n == 0 ? 1 : n;
+    const int n = utf8_length(text, at);
+    if (n == 0) append_hex(out += "\\x", static_cast<unsigned char>(text[at]), 2);
+    else if (const char32_t c = code_point(text, at, n); is_hidden(c)) append_hex(out += "\\u", c, 4);
+    else out += text.substr(at, std::size_t(n));
+    at += n == 0 ? 1 : std::size_t(n);
   }
   return out;
 }

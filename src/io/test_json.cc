@@ -94,6 +94,10 @@ TEST(Json, Values) {
 TEST(Json, TextForMessages) {
   EXPECT_EQ(printable(std::string_view("a\0\n\x7f\xc2\x85\xff\xc3\xa9", 9)),
             "a\\u0000\\u000a\\u007f\\u0085\\xff\xc3\xa9");
+  EXPECT_EQ(printable("\xc2\xa0\xc2\xad\xe2\x80\xa8\xe2\x80\xae\xee\x80\x80\xef\xbb\xbf\xf3\xb0\x80\x80\xf0\x9f\xbf\xbe"),
+            "\\u00a0\\u00ad\\u2028\\u202e\\ue000\\ufeff\\uf0000\\u1fffe");
+  for (const char* seen : {" ~", "\xc2\xa1", "\xe4\xb8\xad\xe6\x96\x87", "\xf0\x9f\x98\x80", "\xef\xbf\xbd", "\xe2\x82\xac"})
+    EXPECT_EQ(printable(seen), seen);
   EXPECT_EQ(printable(std::string(120, 'x')), std::string(120, 'x'));
   EXPECT_EQ(printable(std::string(121, 'x')), std::string(120, 'x') + "...");
   EXPECT_EQ(json_quoted("a\"\\\n"), "\"a\\\"\\\\\\u000a\"");
