@@ -125,7 +125,7 @@ struct Graph {
     // With 1 MiB of L2 wide keys were a tenth slower.
     const long l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
     if (l2 >= 2 << 20) tuning.wide_panels = 1280 << 10;
-    if (l2 >= 1 << 20) tuning.strip_rows = 64;
+    if (l2 >= 1 << 20) tuning.strip_block = 64;
     // Intel's bf16 dots have half the rate of fp32 fma, so that widening is faster (docs/notes/0015-amx.md).
     if (supported[runnable - 1] == &table[4] && __builtin_cpu_is("intel"))
       std::swap(supported[runnable - 2], supported[runnable - 1]);

@@ -634,7 +634,7 @@ DSAKIT_INLINE int strip_rows(int m, const Strip<T>& strip, int columns) {
   const int most = strip_rows_most<Kind>(keeps_first<V, Kind>(m));
   if (is_close(strip)) return most;
   const bool one_piece = m > kFew && strip.pitch == columns;  // whose rows may be asked for across their ends
-  int rows = least(m > kFew ? 64 : tuning.strip_rows, most);
+  int rows = least(m > kFew ? 64 : tuning.strip_block, most);
   while (rows > 16 && !one_piece && columns % (rows * kPanel) != 0) rows /= 2;
   return rows;
 }

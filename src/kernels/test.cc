@@ -1609,7 +1609,7 @@ void check_wide_strip_product(const Kernels& k, const std::vector<A>& a, Pack pa
         for (const int block : {32, 64}) {
           if (rows > 4 && block == 64) continue;  // theirs are as long anyway
           const Tuning before = tuning;
-          tuning.strip_rows = block;
+          tuning.strip_block = block;
           std::fill(c.begin(), c.end(), C{});
           k.strip_product(a.data(), depth, rows, Strip<B>{lying, pitch}, depth, columns, c.data(), wide, false, lying);
           tuning = before;
