@@ -399,7 +399,7 @@ def lightning_indexer_prolog_quant(s):
             ),
             bytes=s.q_rank * wide + 2 * hidden,
             i8_ops=2 * t * s.q_rank * wide,
-            bf16_flops=2 * t * (hidden + (s.index_heads + 1) * s.index_width**2),
+            bf16_flops=2 * t * hidden,
         )
 
 

@@ -188,6 +188,7 @@ class Bench {
     time("rotate", &Kernels::rotate, size, n, [&](auto f) {
       f(RotateRows<bf16>{RopePairs::half, kept, 64, kept, 0, kept, 0, high_.data(), 64, n / 64, 32});
     });
+    time("hadamard", &Kernels::hadamard, size, n, [&](auto f) { f(kept, n / kHadamardLeast, kHadamardLeast, 0.1f, high_.data()); });
     time("widen_bf16", &Kernels::widen, size, n, [&](auto f) { f(a_bf16_.data(), n, y_.data()); });
     time("widen_f16", &Kernels::widen, size, n, [&](auto f) { f(a_f16_.data(), n, y_.data()); });
     time("round_bf16", &Kernels::round, size, n, [&](auto f) { f(x, n, high_.data()); });

@@ -2,6 +2,7 @@
 #pragma once
 #include "kernels/columns.hpp"
 #include "kernels/gemv.hpp"
+#include "kernels/hadamard.hpp"
 #include "kernels/index.hpp"
 #include "kernels/kernels.hpp"
 #include "kernels/panels.hpp"
@@ -62,6 +63,7 @@ void fill_width(Kernels& k) {
   k.divide_channels = {{divide_channels<V, bf16>}, {divide_channels<V, f16>}, {divide_channels<V, float>}};
   k.quantize_blocks = {{quantize_blocks<V, bf16>}, {quantize_blocks<V, f16>}, {quantize_blocks<V, float>}};
   k.rotate = {{rotate<V, bf16>}, {rotate<V, f16>}, {rotate<V, float>}};
+  k.hadamard = hadamard<V>;
   k.swiglu = {{swiglu<V, bf16>}, {swiglu<V, f16>}, {swiglu<V, float>}};
   k.rms_norm = {{rms_norm<V, bf16>}, {rms_norm<V, f16>}, {rms_norm<V, float>}};
   k.add_rms_norm = {{add_rms_norm<V, bf16>}, {add_rms_norm<V, f16>}, {add_rms_norm<V, float>}};

@@ -10,6 +10,8 @@
 
 namespace dsakit {
 
+inline constexpr int kHadamardLeast = 128, kHadamardMost = 1024;  // elements of a row
+
 /// Which elements rotary embedding takes for a pair: x[i] and x[i + half], or x[2i] and x[2i + 1]; cos and sin have the
 /// factors of each element where x or, the last, y has it.
 enum class RopePairs { half, adjacent, adjacent_to_half };
@@ -268,6 +270,9 @@ struct Kernels {
   OfEach<QuantizeBlocks> quantize_blocks;
   /// Of each pair a, b: a * cos - b * sin, b * cos + a * sin. y is not x.
   OfEach<Rotate> rotate;
+  /// y = bf16(x * scale times Sylvester's matrix [n, n] of +1 and -1), each row of n elements; n a power of two from
+  /// kHadamardLeast to kHadamardMost. Sums and differences of elements 1 apart, then 2, 4 ..; y may be x.
+  void (*hadamard)(const bf16* x, int rows, int n, float scale, bf16* y) noexcept;
   /// y = T(a / (1 + exp(-a)) * b), element-wise; exp within 2 ulp; y may be a or b.
   OfEach<Swiglu> swiglu;
   /// rstd = 1 / sqrt(canonical sum of x*x, times 1/n, plus epsilon), which it returns; y = T(x * rstd * gamma); y may be

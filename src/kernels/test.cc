@@ -789,6 +789,37 @@ TEST_P(OnRung, Rotates) {
       }
 }
 
+/// Rows of whole numbers, whose sums are exact, and of others: the bits of plain loops in the promised order.
+TEST_P(OnRung, Hadamard) {
+  for (int n = kHadamardLeast; n <= kHadamardMost; n *= 2)
+    for (const Edge edge : kEdges)
+      for (const float scale : {1.0f, -0.08837890625f}) {
+        constexpr int kRows = 3;
+        std::vector<float> values = random_floats(kRows * n, 3);
+        for (int i = 0; i < n; ++i) values[n + i] = float(int(random_bits() % 15) - 7);
+        values[2 * n + 5] = kInf, values[2 * n + n - 1] = n == 256 ? -kInf : 2.0f;
+        const Guarded<bf16> x = kept<bf16>(values, edge), y(kRows * n, edge);
+        k.hadamard(x, kRows, n, scale, y);
+        for (int r = 0; r < kRows; ++r) {
+          std::vector<float> sums(n);
+          for (int i = 0; i < n; ++i) sums[i] = number(x[r * n + i]) * scale;
+          for (int far = 1; far < n; far *= 2)
+            for (int i = 0; i < n; ++i)
+              if (const float a = sums[i], b = sums[i ^ far]; !(i & far)) sums[i] = a + b, sums[i ^ far] = a - b;
+          for (int j = 0; j < n; ++j) {
+            ASSERT_TRUE(same(number(y[r * n + j]), number(kept<bf16>({sums[j]}, edge)[0]))) << n << " " << r << " " << j;
+            if (r != 1 || scale != 1) continue;
+            float exact = 0;
+            for (int i = 0; i < n; ++i) exact += (std::popcount(unsigned(i & j)) % 2 ? -1 : 1) * number(x[r * n + i]);
+            ASSERT_EQ(number(y[r * n + j]), number(kept<bf16>({exact}, edge)[0]));
+          }
+        }
+        const Guarded<bf16> same_place(std::vector<bf16>(&x[0], &x[0] + kRows * n), edge);
+        k.hadamard(same_place, kRows, n, scale, same_place);
+        for (int i = 0; i < kRows * n; ++i) ASSERT_TRUE(same(number(same_place[i]), number(y[i])));
+      }
+}
+
 TEST_P(OnRung, Dequantize) {
   for (int n = 0; n <= 257; ++n)
     for (const Edge edge : kEdges) {

@@ -14,7 +14,7 @@ void bench_lightning_indexer_prolog_quant(std::vector<BenchCase>& cases) {
          .size = "t=" + std::to_string(t),
          .bytes = double(Hcq * Ni * Di + 2 * He * (Di + Ni)),
          .i8_ops = double(2 * t * Hcq * Ni * Di),
-         .bf16_flops = double(2 * t * (He * (Di + Ni) + (Ni + 1) * Di * Di)),
+         .bf16_flops = double(2 * t * He * (Di + Ni)),
          .prepare = [=] {
            // 15 MB of weights would stay in the cache between two calls, which no model lets happen: calls take turns
            // on several copies.

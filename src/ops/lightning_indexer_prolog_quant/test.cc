@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dsakit/lightning_indexer_prolog_quant.hpp"
 
+#include <algorithm>
+#include <bit>
+
 #include "ops/prolog/formula.hpp"
 #include "ops/prolog/runs.hpp"
 
@@ -73,6 +76,45 @@ TEST(LightningIndexerPrologQuant, RoundsAsTheReferenceButForTheOrderOfSums) {
   for (const Kernels* k : supported_kernels()) {
     SCOPED_TRACE(k->isa);
     expect_close(run(op, data, {.isa = k->isa}), wanted, 0.02);
+  }
+}
+
+/// The matrix s * (-1)^popcount(i & j), which is not multiplied with; one where a single element is another, which is.
+TEST(LightningIndexerPrologQuant, TakesSylvestersMatrixAndNoOther) {
+  for (const std::int64_t n : {128, 256}) {
+    const auto sylvester = [&](float scale) {
+      std::vector<bf16> m;
+      for (std::int64_t i = 0; i < n * n; ++i)
+        m.push_back(to_bf16(std::popcount(std::uint64_t(i / n & i % n)) % 2 ? -scale : scale));
+      return m;
+    };
+    Data data({.t = 20, .hidden = 50, .rank = 96, .rope = 32, .index_heads = 4, .index_dim = n, .blocks = 9, .seed = 5});
+    const Changed op;
+    for (const float scale : {0.08838835f, -1.0f}) {
+      SCOPED_TRACE(std::to_string(n) + " times " + std::to_string(scale));
+      data.hadamard_q = sylvester(scale), data.hadamard_k = sylvester(-scale);
+      const Written wanted = op.reference(data), anywhere = run(op, data, {.isa = "generic"});
+      for (const Kernels* k : supported_kernels()) {
+        SCOPED_TRACE(k->isa);
+        const Written got = run(op, data, {.isa = k->isa});
+        expect_close(got, wanted, 0.02);
+        EXPECT_EQ(got.q_int8, anywhere.q_int8);  // no step of the query's depends on the rung then
+      }
+    }
+    for (const std::int64_t at : {std::int64_t{0}, n - 1, n * n - n, n * n - 1, 5 * n + 70}) {
+      SCOPED_TRACE("another at " + std::to_string(at));
+      data.hadamard_q = sylvester(0.08838835f);
+      data.hadamard_q[std::size_t(at)] = to_bf16(0.5f);
+      data.hadamard_k = data.hadamard_q;
+      const Written wanted = op.reference(data);
+      for (const Kernels* k : supported_kernels()) {
+        SCOPED_TRACE(k->isa);
+        expect_close(run(op, data, {.isa = k->isa}), wanted, 0.02);
+      }
+    }
+    data.hadamard_q = sylvester(INFINITY), data.hadamard_k = sylvester(1);  // Sylvester's times no number
+    const Written wanted = op.reference(data);
+    for (const Kernels* k : supported_kernels()) expect_close(run(op, data, {.isa = k->isa}), wanted, 0.02);
   }
 }
 

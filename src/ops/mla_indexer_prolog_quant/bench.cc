@@ -15,7 +15,7 @@ void bench_mla_indexer_prolog_quant(std::vector<BenchCase>& cases) {
          .size = "t=" + std::to_string(t),
          .bytes = double(2 * He * (Hcq + Hckv + Dr + Di + Ni) + Hcq * (wide + Ni * Di) + 2 * N * D * Hckv),
          .i8_ops = double(2 * t * Hcq * (wide + Ni * Di)),
-         .bf16_flops = double(2 * t * (He * (Hcq + Hckv + Dr + Di + Ni) + N * D * Hckv + (Ni + 1) * Di * Di)),
+         .bf16_flops = double(2 * t * (He * (Hcq + Hckv + Dr + Di + Ni) + N * D * Hckv)),
          .prepare = [=] {
            struct Data {
              PackedWeight w_dq, w_uq_qr, w_uk, w_dkv_kr, w_qb, wk, w_proj;
@@ -37,7 +37,10 @@ void bench_mla_indexer_prolog_quant(std::vector<BenchCase>& cases) {
                     packed(He, Di), packed(He, Ni)});
            d->x = random_bf16(r, t * He), d->gamma_cq = random_bf16(r, Hcq), d->gamma_ckv = random_bf16(r, Hckv);
            d->gamma_k = random_bf16(r, Di), d->beta_k = random_bf16(r, Di);
-           d->cos = random_bf16(r, t * Dr), d->sin = random_bf16(r, t * Dr), d->hadamard = random_bf16(r, Di * Di, -0.1f, 0.1f);
+           d->cos = random_bf16(r, t * Dr), d->sin = random_bf16(r, t * Dr);
+           for (std::int64_t i = 0; i < Di; ++i)
+             for (std::int64_t j = 0; j < Di; ++j)
+               d->hadamard.push_back(to_bf16(__builtin_popcountll(std::uint64_t(i & j)) % 2 ? -0.08838835f : 0.08838835f));
            d->dequant_scale = random_f32(r, wide, 0.0001f, 0.001f), d->w_qb_scale = random_f32(r, Ni * Di, 0.0001f, 0.001f);
            for (std::int64_t i = 0; i < t; ++i) d->slots.push_back(17 * i);
            const std::size_t slots = std::size_t(blocks * block), tokens = std::size_t(t);

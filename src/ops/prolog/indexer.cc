@@ -2,6 +2,8 @@
 #include "ops/prolog/indexer.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "core/float16.hpp"
@@ -14,10 +16,23 @@ RopePairs pairs_of(RopeLayout layout) {
   return layout == RopeLayout::interleaved ? RopePairs::adjacent : RopePairs::adjacent_to_half;
 }
 
-/// A [n, n] matrix in panels; `rows` has room for n addresses.
-void pack_square(const Kernels& kernels, const Tensor& matrix, std::int64_t n, const bf16** rows, bf16* panels) {
-  for (std::int64_t k = 0; k < n; ++k) rows[k] = static_cast<const bf16*>(matrix.data) + k * matrix.stride[0];
-  kernels.interleave(rows, int(n), int(n), panels);
+/// The s of a [n, n] matrix whose element i, j is s, or -s if i and j share an odd number of bits: row k, b its highest bit,
+/// is row k - b with the other sign where the column has bit b.
+std::optional<float> scale_of_sylvester(const Tensor& matrix, std::int64_t n) {
+  if (n < kHadamardLeast || n > kHadamardMost || !std::has_single_bit(std::uint64_t(n))) return {};
+  const auto row = [&](std::int64_t k) { return static_cast<const bf16*>(matrix.data) + k * matrix.stride[0]; };
+  const bf16* const first = row(0);
+  std::uint16_t sign[kHadamardMost] = {}, different = 0;
+  for (std::int64_t j = 0; j < n; ++j) different |= first[j].bits ^ first->bits;
+  for (std::int64_t b = 1; b < n && different == 0; b *= 2) {
+    for (std::int64_t j = 0; j < n; ++j) sign[j] = j & b ? 0x8000 : 0;
+    for (std::int64_t k = b; k < 2 * b; ++k) {
+      const bf16 *const like = row(k - b), *const here = row(k);
+      for (std::int64_t j = 0; j < n; ++j) different |= here[j].bits ^ like[j].bits ^ sign[j];
+    }
+  }
+  const float scale = to_float(*first);
+  return different == 0 && std::isfinite(scale) ? std::optional(scale) : std::nullopt;
 }
 
 }  // namespace
@@ -39,8 +54,8 @@ IndexerProlog::IndexerProlog(const IndexerProblem& problem, const HiddenTile& hi
   scales_ = query ? nullptr : memory.take<float>(kTile);
   codes_ = query ? nullptr : memory.take<std::uint8_t>(kTile * codes_stride_);
   const std::int64_t square = Panels<bf16>::elements(p_.dim, p_.dim);
-  hadamard_q_ = p_.hadamard_q ? memory.take<bf16>(square) : nullptr;
-  hadamard_k_ = p_.hadamard_k ? memory.take<bf16>(square) : nullptr;
+  hadamard_q_.panels = p_.hadamard_q ? memory.take<bf16>(square) : nullptr;
+  hadamard_k_.panels = p_.hadamard_k ? memory.take<bf16>(square) : nullptr;
   Carver one;
   carve(one);
   scratch_bytes_ = std::int64_t(one.bytes());
@@ -52,7 +67,6 @@ IndexerProlog::Scratch IndexerProlog::carve(Carver& memory) const {
   s.panel = memory.take<std::byte>(std::max({p_.wk.scratch_bytes(), p_.w_proj.scratch_bytes(), p_.w_qb.scratch_bytes(),
                                              p_.dim * std::int64_t(sizeof(const bf16*))}));
   s.sum = memory.take<float>(most_rows() * kPanel);
-  s.y = memory.take<float>(kTile * kPanel);
   s.row = memory.take<float>(p_.dim);
   s.wide = memory.take<float>(widens_ ? most_rows() * p_.dim : 0);
   s.in = memory.take<bf16>(most_rows() * p_.dim);
@@ -76,8 +90,8 @@ void IndexerProlog::begin(std::int64_t first, int count) {
     for (std::int64_t c = 0; c < p_.dim; ++c) gamma_[c] = float_at(p_.gamma, c), beta_[c] = float_at(p_.beta, c);
     Carver memory(scratch_);
     auto* rows = reinterpret_cast<const bf16**>(carve(memory).panel);
-    if (hadamard_q_) pack_square(kernels_, p_.hadamard_q, p_.dim, rows, hadamard_q_);
-    if (hadamard_k_) pack_square(kernels_, p_.hadamard_k, p_.dim, rows, hadamard_k_);
+    take_hadamard(p_.hadamard_q, rows, hadamard_q_);
+    take_hadamard(p_.hadamard_k, rows, hadamard_k_);
   }
   for (int r = 0; r < count; ++r) {
     factors_of_elements(p_.cos.row<const bf16>(first + r), cos_ + r * p_.rope);
@@ -102,7 +116,8 @@ std::int64_t IndexerProlog::tasks(Stage stage) const {
 }
 
 Work IndexerProlog::work(Stage stage) const {
-  const double rotations = hadamard_q_ ? double(p_.dim * p_.dim) : 0;  // products of a row with a matrix
+  // Products of a row with a matrix; sums and differences instead are little.
+  const double rotations = hadamard_q_.panels && !hadamard_q_.scale ? double(p_.dim * p_.dim) : 0;
   switch (stage) {
     case Stage::hidden_products:
       if (p_.sums.given()) return {.elements = double(count_ * (p_.dim + p_.all_heads))};
@@ -185,16 +200,29 @@ void IndexerProlog::rotate_first(bf16* rows, int token, int count, const Scratch
     std::memcpy(rows + r * p_.dim, s.rotated + r * p_.rope, std::size_t(p_.rope) * sizeof(bf16));
 }
 
+/// `rows` has room for dim addresses.
+void IndexerProlog::take_hadamard(const Tensor& matrix, const bf16** rows, Hadamard& to) const {
+  if (!to.panels) return;
+  to.scale = scale_of_sylvester(matrix, p_.dim);
+  if (to.scale) return;
+  for (std::int64_t k = 0; k < p_.dim; ++k) rows[k] = static_cast<const bf16*>(matrix.data) + k * matrix.stride[0];
+  kernels_.interleave(rows, int(p_.dim), int(p_.dim), to.panels);
+}
+
 /// bf16(rows times the matrix), [rows][dim]; the rows themselves without one.
-const bf16* IndexerProlog::transformed(const bf16* in, int rows, const bf16* hadamard, const Scratch& s) const {
-  if (!hadamard) return in;
+const bf16* IndexerProlog::transformed(const bf16* in, int rows, const Hadamard& hadamard, const Scratch& s) const {
+  if (!hadamard.panels) return in;
+  if (hadamard.scale) {
+    kernels_.hadamard(in, rows, int(p_.dim), *hadamard.scale, s.out);
+    return s.out;
+  }
   Operand operand = {in, nullptr, p_.dim};
   if (widens_) {
     kernels_.widen(in, rows * p_.dim, s.wide);
     operand = {nullptr, s.wide, p_.dim};
   }
   for (std::int64_t c = 0; c < p_.dim; c += kPanel) {
-    operand.times(kernels_, rows, hadamard + Panels<bf16>::panel(p_.dim, c / kPanel), 0, p_.dim, s.sum);
+    operand.times(kernels_, rows, hadamard.panels + Panels<bf16>::panel(p_.dim, c / kPanel), 0, p_.dim, s.sum);
     const std::int64_t columns = std::min<std::int64_t>(kPanel, p_.dim - c);
     for (int r = 0; r < rows; ++r) kernels_.round(s.sum + r * kPanel, columns, s.out + r * p_.dim + c);
   }
@@ -239,11 +267,11 @@ void IndexerProlog::query_panel(std::int64_t i, std::int64_t first, std::int64_t
   float scale[kPanel];
   for (std::int64_t j = begin; j < stop; ++j) scale[j - begin] = *p_.channel_scale.row<const float>(j);
   for (int r = 0; r < count_; ++r) {
-    kernels_.dequantize(acc + r * kPanel + (begin - i * kPanel), stop - begin, scales[r], scale, s.y);
     for (std::int64_t at = begin, n; at < stop; at += n) {  // those of one head
       const std::int64_t head = at / p_.dim, column = at % p_.dim;
       n = std::min(stop - at, p_.dim - column);
-      kernels_.round(s.y + (at - begin), n, s.in + ((head - first) * count_ + r) * p_.dim + column);
+      kernels_.dequantize(acc + r * kPanel + (at - i * kPanel), n, scales[r], scale + (at - begin),
+                          s.in + ((head - first) * count_ + r) * p_.dim + column);
     }
   }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cstdint>
+#include <optional>
 
 #include "core/view.hpp"
 #include "ops/prolog/mla.hpp"
@@ -42,7 +43,7 @@ class IndexerProlog {
  private:
   struct Scratch {  // of one thread
     std::byte* panel;
-    float *sum, *y, *row, *wide;
+    float *sum, *row, *wide;
     bf16 *in, *rotated, *out;  // [heads of a task][tokens][dim], or [rope]
   };
   Scratch carve(Carver& memory) const;
@@ -57,7 +58,12 @@ class IndexerProlog {
   std::int64_t most_rows() const { return heads_of_panels(p_.dim, p_.heads) * kTile; }
   void factors_of_elements(const bf16* given, bf16* factors) const;
   void rotate_first(bf16* rows, int token, int count, const Scratch& s) const;
-  const bf16* transformed(const bf16* in, int rows, const bf16* hadamard, const Scratch& s) const;
+  struct Hadamard {
+    bf16* panels;                // null: no matrix is given
+    std::optional<float> scale;  // it is Sylvester's times this, and needs no panels
+  };
+  void take_hadamard(const Tensor& matrix, const bf16** rows, Hadamard& to) const;
+  const bf16* transformed(const bf16* in, int rows, const Hadamard& hadamard, const Scratch& s) const;
 
   const IndexerProblem& p_;
   const Kernels& kernels_;
@@ -70,7 +76,8 @@ class IndexerProlog {
   bool widens_;
   TileSlots slots_;
   float *gamma_, *beta_, *k_, *scales_;
-  bf16 *cos_, *sin_, *hadamard_q_, *hadamard_k_;
+  bf16 *cos_, *sin_;
+  Hadamard hadamard_q_{}, hadamard_k_{};
   std::uint8_t* codes_;
   std::byte* scratch_;
 };
