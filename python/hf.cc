@@ -172,17 +172,17 @@ class TensorLayer {
 }  // namespace
 
 void bind_hf(nb::module_& m) {
-  nb::class_<TensorExperts>(m, "TensorExperts", "The routed experts of one layer, of weights in memory.")
+  nb::class_<TensorExperts>(m, "TensorExperts", "MLPs of one width, of weights in memory.")
       .def(
           "__init__",
-          [](TensorExperts* self, nb::handle gate_up, nb::handle down) {
+          [](TensorExperts* self, nb::handle gate, nb::handle up, nb::handle down) {
             Arrays arrays("experts");
-            const Tensor g = arrays.read(gate_up.ptr(), "gate_up_proj", false),
+            const Tensor g = arrays.read(gate.ptr(), "gate_proj", false), u = arrays.read(up.ptr(), "up_proj", false),
                          d = arrays.read(down.ptr(), "down_proj", false);
             const nb::gil_scoped_release release;
-            new (self) TensorExperts(g, d);
+            new (self) TensorExperts(g, u, d);
           },
-          nb::arg("gate_up"), nb::arg("down"))
+          nb::arg("gate"), nb::arg("up"), nb::arg("down"))
       .def(
           "forward",
           [](const TensorExperts& self, nb::handle x, nb::handle expert, nb::handle weight, nb::handle out) {

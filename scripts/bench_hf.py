@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """A decode step of one DeepSeek-V3.2 layer (its attention's sizes, an MLP of width 2048) in transformers: eager, and
-with dsakit.hf, in one run, with the same threads and the same cached tokens, which are put into the caches directly.
+with dsakit.hf, its MLP too, in one run, with the same threads and the same cached tokens, which are put into the caches
+directly.
 
     .venv/bin/python scripts/bench_hf.py [--tokens 2048 8192 32768] [--rounds 5] [--memory 5.5]
 
@@ -132,7 +133,7 @@ def main():
     models = {f"eager {name}": model_of(getattr(torch, name)) for name in ("float32", "bfloat16")}
     for mode in ("sparse_bf16", "sparse_w8a8"):
         models[f"dsakit {mode}"] = model = model_of(torch.bfloat16)
-        hf.accelerate(model, mode=mode)
+        hf.accelerate(model, mode=mode, mlps=True)
     for tokens in args.tokens:
         compare(tokens, models, args.rounds, args.memory)
 

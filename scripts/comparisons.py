@@ -691,7 +691,7 @@ def rows(s):
 
 
 def layer(s):
-    """A decode step of one layer in transformers: eager, and with dsakit.hf."""
+    """A decode step of one layer in transformers: eager, and with dsakit.hf, its MLP too."""
     if not s.layer:
         return
     try:
@@ -701,7 +701,7 @@ def layer(s):
         yield Comparison("layer", f"decode step behind {s.layer[0]} tokens", None, absent, one_thread=False)
         return
     eager, ours = (bench_hf.model_of(torch.bfloat16) for _ in range(2))
-    bench_hf.hf.accelerate(ours)
+    bench_hf.hf.accelerate(ours, mlps=True)
     weights = sum(p.numel() for p in eager.parameters()) - eager.get_input_embeddings().weight.numel()
     step = lambda model, cache: lambda: bench_hf.step(model, cache)
     for tokens in s.layer:

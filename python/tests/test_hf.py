@@ -452,6 +452,86 @@ def test_a_model_with_its_experts(kind, tmp_path):
         half.model.layers[2].mlp.state_dict()
 
 
+@torch.no_grad()
+def test_mlps_follow_the_formula():
+    """Rounded to bf16: x, weights, what comes between the products; of dense layers and of shared experts, in any shape."""
+    model = made("v32", **MIXTURE)
+    rounded = lambda t: t.bfloat16().double()
+    x = torch.randn(2, 25, 256)
+    wanted = {}
+    for name in ("layers.1.mlp", "layers.2.mlp.shared_experts"):
+        mlp = model.model.get_submodule(name)
+        gate, up, down = (rounded(getattr(mlp, p).weight).T for p in ("gate_proj", "up_proj", "down_proj"))
+        wanted[name] = rounded(torch.nn.functional.silu(rounded(x) @ gate) * (rounded(x) @ up)) @ down
+    report = hf.accelerate(model, mlps=True)
+    assert report.mlps == 4 and report.experts == 0
+    for name, exact in wanted.items():
+        module = model.model.get_submodule(name)
+        out = module(x)
+        assert out.dtype == x.dtype and rms(out - exact) < 1e-3 * rms(exact)
+        assert torch.equal(module(x[1, 5:9]), out[1, 5:9]) and module(x[:, :0]).shape == (2, 0, 256)
+        assert module(x.bfloat16()).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_with_its_mlps(kind, tmp_path):
+    model = made(kind)
+    ids = torch.cat([tokens(0, 200), tokens(9000, 200)])
+    exact = logits_of(model, ids)
+    half = copy.deepcopy(model).bfloat16()
+    theirs = rms(logits_of(half, ids) - exact)
+    before = {name: w.clone() for name, w in model.state_dict().items()}
+    modules = [layer.mlp for layer in model.model.layers]
+    report = hf.accelerate(model, keep_weights=True, mlps=True)
+    assert report.mlps == 4 and report.released_bytes == 0 and model.state_dict().keys() == before.keys()
+    assert 0 < rms(logits_of(model, ids) - exact) <= 1.2 * theirs
+    x = torch.randn(3, 256, requires_grad=True)
+    assert refusal(lambda: model.model.layers[2].mlp(x).sum().backward()) == "UNSUPPORTED model.layers.2.mlp"
+    model.train()
+    assert refusal(lambda: model.model.layers[2].mlp(x)) == "UNSUPPORTED model"
+    model.eval()
+    hf.restore(model)
+    assert [layer.mlp for layer in model.model.layers] == modules
+    assert torch.equal(logits_of(model, ids), exact)
+    released = sum(w.nbytes for name, w in half.state_dict().items() if ".mlp." in name or ".self_attn." in name)
+    assert hf.accelerate(half, mlps=True).released_bytes == released
+    assert rms(logits_of(half, ids) - exact) <= 1.2 * theirs
+    with pytest.raises(NotImplementedError, match="keep_weights=True"):
+        half.model.layers[2].mlp.state_dict()
+
+
+def test_everything_of_a_mixture():
+    model = made("v32", **MIXTURE)
+    report = hf.accelerate(model, keep_weights=True, experts=True, mlps=True)
+    assert (report.layers, report.experts, report.mlps) == (4, 2, 4)
+    ids = tokens(0, 40)
+    logits_of(model, ids)
+    hf.restore(model)
+    assert torch.equal(logits_of(model, ids), logits_of(made("v32", **MIXTURE), ids))
+
+
+def test_mlps_that_are_refused():
+    def said(name, value):
+        model = made("v32", **MIXTURE)
+        parent, _, last = name.rpartition(".")
+        setattr(model.model.get_submodule(parent), last, value)
+        before = [layer.self_attn for layer in model.model.layers]
+        text = refusal(lambda: hf.accelerate(model, mlps=True))
+        assert [layer.self_attn for layer in model.model.layers] == before
+        return text
+
+    wide = made("v32").config.intermediate_size
+    at = "layers.1.mlp"
+    assert said(f"{at}.up_proj", Adapter(256, wide, bias=False)) == f"UNSUPPORTED model.{at}.up_proj"
+    assert said(f"{at}.down_proj", torch.nn.Linear(wide, 256)) == f"UNSUPPORTED model.{at}.down_proj"
+    assert said(f"{at}.act_fn", torch.nn.GELU()) == f"UNSUPPORTED model.{at}.act_fn"
+    assert said(at, torch.nn.Linear(256, 256)) == f"UNSUPPORTED model.{at}"
+    shared = "layers.3.mlp.shared_experts"
+    assert said(shared, torch.nn.Linear(256, 256)) == f"UNSUPPORTED model.{shared}"
+    double = torch.nn.Linear(256, wide, bias=False, dtype=torch.float64)
+    assert said(f"{at}.gate_proj", double) == f"INVALID_DTYPE model.{at}.gate_proj.weight"
+
+
 def refusal(call):
     with pytest.raises(dsakit.Error) as caught:
         call()
@@ -616,7 +696,7 @@ def test_the_example():
     command = [sys.executable, script, TINY, "--tokens", "8", "--beams", "2"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "Report(layers=4, experts=0, mode='sparse_bf16'" in done.stdout
+    assert "Report(layers=4, experts=0, mlps=0, mode='sparse_bf16'" in done.stdout
     assert done.stdout.endswith("8 of 8 tokens as transformers said them\n"), done.stdout
 
 

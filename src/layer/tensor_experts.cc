@@ -14,30 +14,26 @@
 namespace dsakit {
 namespace {
 
-/// Rows of a [E, rows, columns] stack that are one matrix.
-Tensor matrix_of(const Tensor& stack, std::int64_t e, std::int64_t first, std::int64_t rows) {
-  Tensor t = shaped(stack.dtype, {rows, stack.shape[2]});
+/// Matrix e of a stack [E, rows, columns].
+Tensor matrix_of(const Tensor& stack, std::int64_t e) {
+  Tensor t = shaped(stack.dtype, {stack.shape[1], stack.shape[2]});
   t.stride[0] = stack.stride[1], t.stride[1] = stack.stride[2];
-  t.data = static_cast<std::byte*>(stack.data) +
-           (e * stack.stride[0] + first * stack.stride[1]) * size_of(stack.dtype);
+  t.data = static_cast<std::byte*>(stack.data) + e * stack.stride[0] * size_of(stack.dtype);
   return t;
 }
 
 }  // namespace
 
-TensorExperts::TensorExperts(const Tensor& gate_up, const Tensor& down) {
+TensorExperts::TensorExperts(const Tensor& gate, const Tensor& up, const Tensor& down) {
   const Check check("experts", Level::portable);
-  check.rank(gate_up, "gate_up_proj", 3, "experts, both widths, hidden_size");
-  const std::int64_t count = gate_up.shape[0];
-  hidden_ = gate_up.shape[2], wide_ = gate_up.shape[1] / 2;
-  check.shape(gate_up, "gate_up_proj", {count, 2 * wide_, hidden_}, "gate and up of one width");
-  check.shape(down, "down_proj", {count, hidden_, wide_}, "those of gate_up_proj");
+  check.rank(gate, "gate_proj", 3, "experts, width, hidden_size");
+  const std::int64_t count = gate.shape[0];
+  wide_ = gate.shape[1], hidden_ = gate.shape[2];
+  check.shape(up, "up_proj", {count, wide_, hidden_}, "those of gate_proj");
+  check.shape(down, "down_proj", {count, hidden_, wide_}, "those of gate_proj, turned");
   for (std::int64_t e = 0; e < count; ++e) {
-    const auto tensors = std::make_shared<const NamedTensors>(NamedTensors{
-        {"gate_proj", matrix_of(gate_up, e, 0, wide_)},
-        {"up_proj", matrix_of(gate_up, e, wide_, wide_)},
-        {"down_proj", matrix_of(down, e, 0, hidden_)},
-    });
+    const auto tensors = std::make_shared<const NamedTensors>(
+        NamedTensors{{"gate_proj", matrix_of(gate, e)}, {"up_proj", matrix_of(up, e)}, {"down_proj", matrix_of(down, e)}});
     const auto source = tensor_source(tensors);
     const auto packed = [&](const char* name, std::int64_t out, std::int64_t in) {
       return transposed_matrix(source->matrix(name, out, in).data(), out, in);

@@ -8,11 +8,12 @@
 
 namespace dsakit {
 
-/// The routed experts of one layer, of weights in memory; somebody else chooses who goes where.
+/// MLPs of one width, of weights in memory: the routed experts of a layer, or one that every row goes through. Somebody else
+/// chooses who goes where.
 class TensorExperts {
  public:
-  /// gate_up [E, 2 * wide, hidden], the gate's rows first, and down [E, hidden, wide]; bf16, f16 or f32, kept as bf16.
-  TensorExperts(const Tensor& gate_up, const Tensor& down);
+  /// gate and up [E, wide, hidden], down [E, hidden, wide]; bf16, f16 or f32, kept as bf16.
+  TensorExperts(const Tensor& gate, const Tensor& up, const Tensor& down);
 
   /// out f32 [T, hidden]: for each row of x, f32, the sum of weight * expert, ascending expert, fp32. expert i32
   /// [T, k], weight f32 [T, k]; experts beyond the last are nobody. x is rounded to bf16, as what comes between the

@@ -35,9 +35,13 @@ struct Case {
     expert[7] = kExperts;  // nobody
   }
 
-  TensorExperts experts() const {
-    return {tensor(gate_up.data(), {kExperts, 2 * kWide, kHidden}), tensor(down.data(), {kExperts, kHidden, kWide})};
+  /// Gate and up lie one behind the other, expert by expert.
+  Tensor half(std::int64_t first) const {
+    Tensor t = tensor(gate_up.data() + first * kHidden, {kExperts, kWide, kHidden});
+    t.stride[0] = 2 * kWide * kHidden;
+    return t;
   }
+  TensorExperts experts() const { return {half(0), half(kWide), tensor(down.data(), {kExperts, kHidden, kWide})}; }
   std::vector<float> run(std::int64_t first, std::int64_t rows, Context& context = default_context()) const {
     std::vector<float> out(rows * kHidden, 7);
     experts().forward(tensor(x.data() + first * kHidden, {rows, kHidden}),
@@ -120,9 +124,10 @@ TEST(TensorExperts, RefuseByName) {
   chosen[4] = -1;
   EXPECT_EQ(refusal(kRows, kHidden), "INVALID_INDEX top_k_index[1][1]");
   EXPECT_EQ(out, std::vector<float>(kRows * kHidden, 7));
-  EXPECT_THROW(TensorExperts(tensor(c.gate_up.data(), {kExperts, 2 * kWide, kHidden}),
-                             tensor(c.down.data(), {kExperts, kWide, kHidden})),
-               Error);
+  const Tensor down = tensor(c.down.data(), {kExperts, kHidden, kWide});
+  EXPECT_THROW(TensorExperts(c.half(0), c.half(kWide), tensor(c.down.data(), {kExperts, kWide, kHidden})), Error);
+  EXPECT_THROW(TensorExperts(c.half(0), down, down), Error);
+  EXPECT_THROW(TensorExperts(tensor(c.gate_up.data(), {kWide, kHidden}), c.half(kWide), down), Error);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of Hugging Face transformers with their attention computed by dsakit.
+"""Models of Hugging Face transformers with their attention, and on request their MLPs, computed by dsakit.
 
     from dsakit import hf
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
@@ -24,6 +24,7 @@ from .attention import Attention, kind_of, layer_of
 from .cache import PagedLayer
 from .experts import compute, experts_in, give_back, take
 from .indices import attend_to_indices
+from .mlps import Mlp, mlps_in
 from .refusals import refuse
 
 __all__ = ["PagedLayer", "Report", "accelerate", "restore"]
@@ -34,6 +35,7 @@ class Report(NamedTuple):
 
     layers: int
     experts: int  # layers whose routed experts are ours
+    mlps: int  # dense MLPs and shared experts that are
     mode: str
     page_size: int
     weight_bytes: int
@@ -43,7 +45,7 @@ class Report(NamedTuple):
 class _Change(NamedTuple):
     implementations: tuple[str, str]  # that the model had before: attention's, experts'
     configs: list[Any]
-    replaced: list[tuple[Any, Attention, Any]]  # decoder layer, ours, what it had (None: released)
+    replaced: list[tuple[str, Any, Any]]  # name, ours, what was there (None: released)
     experts: list[Any]
 
 
@@ -51,34 +53,51 @@ _changes: weakref.WeakKeyDictionary[Any, _Change] = weakref.WeakKeyDictionary()
 
 
 def accelerate(
-    model: Any, mode: str | None = None, page_size: int = 128, keep_weights: bool = False, experts: bool = False
+    model: Any,
+    mode: str | None = None,
+    page_size: int = 128,
+    keep_weights: bool = False,
+    experts: bool = False,
+    mlps: bool = False,
 ) -> Report:
     """Replaces the attention of every layer of `model`; call its `generate` and `forward` as ever.
 
     mode           one of those of dsakit.Model; None: "sparse_bf16", without indexers "dense_bf16"
     page_size      tokens in a page of the caches
-    keep_weights   leave the attention's weights in the model, so that it can be saved, and restored by `restore`
+    keep_weights   leave the weights in the model, so that it can be saved, and restored by `restore`
     experts        compute its routed experts too
+    mlps           compute its dense MLPs and shared experts too
     """
-    layers = [module for module in model.modules() if hasattr(module, "self_attn")]
-    if any(isinstance(layer.self_attn, Attention) for layer in layers):
+    layers = {name: module for name, module in model.named_modules() if hasattr(module, "self_attn")}
+    if any(isinstance(layer.self_attn, Attention) for layer in layers.values()):
         refuse("CONFLICT", "model", "is accelerated already", "one that is not, or restore(model) first")
     if not layers:
         refuse("UNSUPPORTED", "model", f"is a {type(model).__name__}", "a model with layers that have self_attn")
-    kinds = [kind_of(layer.self_attn) for layer in layers]
+    kinds = {name: kind_of(layer.self_attn) for name, layer in layers.items()}
     mixtures = experts_in(model) if experts else {}
+    dense = mlps_in(model) if mlps else []
     if mode is None:
-        has_indexer = any(getattr(layer.self_attn, "indexer", None) is not None for layer in layers)
+        has_indexer = any(getattr(layer.self_attn, "indexer", None) is not None for layer in layers.values())
         mode = "sparse_bf16" if has_indexer else "dense_bf16"
     replaced, released, weight_bytes = [], 0, 0
-    for parent, kind in zip(layers, kinds, strict=True):
-        child = parent.self_attn
-        ours = Attention(child, kind, layer_of(child, kind, mode, page_size), mode, keep_weights)
-        weight_bytes += ours.layer.weight_bytes
+
+    def put(name: str, ours: Any) -> None:
+        nonlocal released
+        original = model.get_submodule(name)
         if not keep_weights:
-            released += sum(p.nbytes for p in child.parameters())
-        parent.self_attn = ours
-        replaced.append((parent, ours, child if keep_weights else None))
+            released += sum(p.nbytes for p in original.parameters())
+        model.set_submodule(name, ours)
+        replaced.append((name, ours, original if keep_weights else None))
+
+    for name, kind in kinds.items():
+        child = layers[name].self_attn
+        attention = Attention(child, kind, layer_of(child, kind, mode, page_size), mode, keep_weights)
+        weight_bytes += attention.layer.weight_bytes
+        put(f"{name}.self_attn", attention)
+    for name in dense:
+        mlp = Mlp(model.get_submodule(name), name, keep_weights)
+        weight_bytes += mlp.experts.nbytes
+        put(name, mlp)
     configs = [m.config for m in model.modules() if isinstance(m, transformers.PreTrainedModel)]
     for name, module in mixtures.items():
         released += take(module, name, keep_weights)
@@ -88,7 +107,7 @@ def accelerate(
     model.set_attn_implementation("dsakit")
     if mixtures:
         model.set_experts_implementation("dsakit")
-    return Report(len(layers), len(mixtures), mode, page_size, weight_bytes, released)
+    return Report(len(layers), len(mixtures), len(dense), mode, page_size, weight_bytes, released)
 
 
 def restore(model: Any) -> None:
@@ -98,9 +117,9 @@ def restore(model: Any) -> None:
     change = _changes[model]
     if any(original is None for _, _, original in change.replaced):
         refuse("UNSUPPORTED", "model", "has released its weights", "accelerate(model, keep_weights=True)")
-    for parent, ours, original in change.replaced:
+    for name, ours, original in change.replaced:
         original.train(ours.training)
-        parent.self_attn = original
+        model.set_submodule(name, original)
     for module in change.experts:
         give_back(module)
     del _changes[model]

@@ -42,7 +42,8 @@ def experts_in(model: Any) -> dict[str, Any]:
 
 def take(module: Any, name: str, keep_weights: bool) -> int:
     """Makes `module` compute with dsakit; the bytes that it has released."""
-    module._dsakit = TensorExperts(module.gate_up_proj.detach(), module.down_proj.detach())
+    gate, up = module.gate_up_proj.detach().chunk(2, 1)
+    module._dsakit = TensorExperts(gate, up, module.down_proj.detach())
     module._dsakit_name = name
     if keep_weights:
         return 0
@@ -62,16 +63,22 @@ def compute(module: Any, hidden: torch.Tensor, top_k_index: torch.Tensor, top_k_
     """Sum of weight * expert for each row of hidden [T, hidden_size], with top_k_index, top_k_weights [T, k]."""
     if not hasattr(module, "_dsakit"):
         refuse("UNSUPPORTED", "experts_implementation", 'is "dsakit"', "accelerate(model, experts=True) first")
+    return through(module._dsakit, module, module._dsakit_name, hidden, top_k_index, top_k_weights)
+
+
+def through(
+    experts: TensorExperts, module: Any, name: str, hidden: torch.Tensor, index: torch.Tensor, weights: torch.Tensor
+) -> torch.Tensor:
+    """What `module`, called `name`, does with rows [T, hidden_size]; index and weights [T, k]."""
     if module.training:
         refuse("UNSUPPORTED", "model", "is in training mode", "model.eval()")
 
     def run(hidden: torch.Tensor) -> torch.Tensor:
         x = hidden.detach().float().contiguous()
         out = torch.empty_like(x)
-        weights = top_k_weights.detach().float().contiguous()
-        module._dsakit.forward(x, top_k_index.to(torch.int32).contiguous(), weights, out)
+        experts.forward(x, index.to(torch.int32).contiguous(), weights.detach().float().contiguous(), out)
         return out.to(hidden.dtype)
 
-    if torch.is_grad_enabled() and (hidden.requires_grad or top_k_weights.requires_grad):
-        return WithoutGradient.apply(hidden, module._dsakit_name, run)
+    if torch.is_grad_enabled() and (hidden.requires_grad or weights.requires_grad):
+        return WithoutGradient.apply(hidden, name, run)
     return run(hidden)
