@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <new>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -40,17 +41,19 @@ struct KernelTime {
 /// Times every kernel of every rung of this machine; with `wanted`, those whose "kernel isa" contains all of it.
 void bench_kernels(const std::vector<std::string>& wanted, const std::function<void(const KernelTime&)>& each);
 
-/// Many numbers in memory of the kind in which the machine's limit is measured: on huge pages, if it has them.
+/// What memory is made of: huge pages, where the system has them for who asks (packed weights, large arrays of numpy, the
+/// memory whose speed is the limit), or small ones (tensors of torch, files).
+enum class Pages { huge, small };
+
+/// Many numbers on such pages.
 template <class T>
-class OnHugePages {
+class OnPages {
  public:
-  template <class Fill>
-  OnHugePages(Fill fill, Random& r, std::int64_t n) {
-    const std::vector<T> numbers = fill(r, n);
-    const std::size_t bytes = (std::size_t(n) * sizeof(T) / kPage + 1) * kPage;
+  OnPages(std::span<const T> numbers, Pages pages) {
+    const std::size_t bytes = (numbers.size_bytes() / kPage + 1) * kPage;
     memory_.reset(static_cast<T*>(std::aligned_alloc(kPage, bytes)));
     if (!memory_) throw std::bad_alloc();
-    madvise(memory_.get(), bytes, MADV_HUGEPAGE);
+    madvise(memory_.get(), bytes, pages == Pages::huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
     std::copy(numbers.begin(), numbers.end(), memory_.get());
   }
   T* data() { return memory_.get(); }
@@ -59,6 +62,11 @@ class OnHugePages {
   static constexpr std::size_t kPage = std::size_t{2} << 20;
   std::unique_ptr<T[], decltype(&std::free)> memory_{nullptr, std::free};
 };
+
+template <class T>
+OnPages<T> on_huge_pages(const std::vector<T>& numbers) {
+  return {numbers, Pages::huge};
+}
 
 // Each src/ops/<op>/bench.cc defines  void bench_<op>(std::vector<BenchCase>&).
 #define DSAKIT_OP(name, Type) void bench_##name(std::vector<BenchCase>&);

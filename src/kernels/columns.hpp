@@ -19,6 +19,11 @@ constexpr int columns_at_once(int rows) {
   return V::kRegisters == 32 ? (rows <= 6 ? 4 : 2) : rows <= 2 ? 4 : rows <= 6 ? 2 : 1;
 }
 
+/// So many rows wait for nothing but memory, and meet one column after the other. A column is one chain of dots then, too long
+/// a one with registers of 16 bytes.
+template <class V, class Dot>
+constexpr int kInOrder = Dot::kSteps > 1 ? 0 : V::kBytes == 64 ? 3 : V::kBytes == 32 ? 2 : 0;
+
 /// Rows without their bias, a register for each step of a dot.
 template <class V, class Dot>
 struct RowsOfColumns {
@@ -44,6 +49,30 @@ struct RowsOfColumns {
   }
 };
 
+/// What the lanes of sums come to is added to c, or written.
+template <class V, int Rows, int Columns>
+DSAKIT_INLINE void give_columns(const typename V::I* sum, std::int32_t* c, std::ptrdiff_t c_stride, bool add) {
+  using I = typename V::I;
+  constexpr int kSums = (Rows * Columns + 3) / 4 * 4;
+#pragma GCC unroll 6
+  for (int s = 0; s < kSums; s += 4) {
+    const I folded = fold_fours<V>(sum + s);
+    typedef std::uint32_t Four __attribute__((vector_size(16)));
+    Four four{};
+#pragma GCC unroll 4
+    for (int b = 0; b < V::kBytes / 16; ++b) four += Four(V::block(folded, b));
+    unrolled<4 / Columns>([&]<int Row>() __attribute__((always_inline)) {
+      if (s / Columns + Row >= Rows) return;
+      std::int32_t* const to = c + (s / Columns + Row) * c_stride;
+      Four all{};
+      if (add) __builtin_memcpy(reinterpret_cast<char*>(&all) + 4 * Columns * Row, to, 4 * Columns);
+      all += four;
+      __builtin_memcpy(to, reinterpret_cast<const char*>(&all) + 4 * Columns * Row, 4 * Columns);
+    });
+  }
+}
+
+/// Columns side by side, of which what lies `ahead` is asked for.
 template <class V, class Dot, int Rows, int Columns>
 [[gnu::noinline]] void meet_columns(const RowsOfColumns<V, Dot>& rows, const std::int8_t* column, std::ptrdiff_t pitch,
                                     int k, std::ptrdiff_t ahead, std::int32_t* c, std::ptrdiff_t c_stride, bool add) {
@@ -76,22 +105,34 @@ template <class V, class Dot, int Rows, int Columns>
     meet(p, [](const void* from) __attribute__((always_inline)) { return V::load(from); });
   }
   if (p < k) meet(p, [&](const void* from) __attribute__((always_inline)) { return V::load_bytes(from, k - p); });
-#pragma GCC unroll 6
-  for (int s = 0; s < kSums; s += 4) {
-    const I folded = fold_fours<V>(sum + s);
-    typedef std::uint32_t Four __attribute__((vector_size(16)));
-    Four four{};
+  give_columns<V, Rows, Columns>(sum, c, c_stride, add);
+}
+
+/// One column after the other: the hardware brings what lies in order, if it knows the page.
+template <class V, class Dot, int Rows, int Columns>
+[[gnu::noinline]] void meet_in_order(const RowsOfColumns<V, Dot>& rows, const std::int8_t* column, std::ptrdiff_t pitch, int k,
+                                     std::ptrdiff_t ahead, std::int32_t* c, std::ptrdiff_t c_stride, bool add) {
+  using I = typename V::I;
+  constexpr int kSums = (Rows * Columns + 3) / 4 * 4;
+  I sum[kSums] = {};
+  unrolled<Columns>([&]<int J>() __attribute__((always_inline)) {
+    const auto meet = [&](int p, I x) __attribute__((always_inline)) {
 #pragma GCC unroll 4
-    for (int b = 0; b < V::kBytes / 16; ++b) four += Four(V::block(folded, b));
-    unrolled<4 / Columns>([&]<int Row>() __attribute__((always_inline)) {
-      if (s / Columns + Row >= Rows) return;
-      std::int32_t* const to = c + (s / Columns + Row) * c_stride;
-      Four all{};
-      if (add) __builtin_memcpy(reinterpret_cast<char*>(&all) + 4 * Columns * Row, to, 4 * Columns);
-      all += four;
-      __builtin_memcpy(to, reinterpret_cast<const char*>(&all) + 4 * Columns * Row, 4 * Columns);
-    });
-  }
+      for (int r = 0; r < Rows; ++r) {
+        I& to = sum[r * Columns + J];
+        to = Dot::dot(to, Dot::column(Dot::key(x), 0), rows.word[r][p / V::kBytes]);
+      }
+    };
+    prefetch_l2(column + ahead);
+#pragma GCC unroll 4
+    for (int r = 0; r < Rows; ++r) sum[r * Columns + J] = rows.start[r];
+    int p = 0;
+#pragma GCC unroll 4
+    for (; p + V::kBytes <= k; p += V::kBytes) meet(p, V::load(column + p));
+    if (p < k) meet(p, V::load_bytes(column + p, k - p));
+    column += pitch;
+  });
+  give_columns<V, Rows, Columns>(sum, c, c_stride, add);
 }
 
 template <class V, class Dot>
@@ -99,6 +140,7 @@ void column_product(const std::uint8_t* a, std::ptrdiff_t a_stride, int m, const
                     int k, int n, std::int32_t* c, std::ptrdiff_t c_stride) noexcept {
   using All = RowsOfColumns<V, Dot>;
   All rows;
+  constexpr int kMost = kInOrder<V, Dot>;
   const int asked = m <= 2 && tuning.run_ahead > 0 ? tuning.run_ahead : tuning.column_ahead;
   for (int first = 0; first < k; first += All::kPositions) {
     const int some = least(k - first, All::kPositions);
@@ -106,11 +148,14 @@ void column_product(const std::uint8_t* a, std::ptrdiff_t a_stride, int m, const
     const std::ptrdiff_t ahead = (asked + some - 1) / some * pitch;
     with_constant<kColumnRows>(m, [&]<int Rows>() {
       constexpr int kColumns = columns_at_once<V>(Rows);
+      constexpr auto kOne = meet_columns<V, Dot, Rows, 1>;
+      auto* meet = meet_columns<V, Dot, Rows, kColumns>;
+      if constexpr (Rows <= kMost)
+        if (tuning.run_ahead == 0) meet = meet_in_order<V, Dot, Rows, kColumns>;
       int j = 0;
       for (; j + kColumns <= n; j += kColumns)
-        meet_columns<V, Dot, Rows, kColumns>(rows, columns + j * pitch + first, pitch, some, ahead, c + j, c_stride, first > 0);
-      for (; j < n; ++j)
-        meet_columns<V, Dot, Rows, 1>(rows, columns + j * pitch + first, pitch, some, 0, c + j, c_stride, first > 0);
+        meet(rows, columns + j * pitch + first, pitch, some, ahead, c + j, c_stride, first > 0);
+      for (; j < n; ++j) kOne(rows, columns + j * pitch + first, pitch, some, 0, c + j, c_stride, first > 0);
     });
   }
 }

@@ -15,14 +15,14 @@ BenchCase decode(std::int64_t t) {
           .prepare = [=] {
             struct Data {
               std::vector<bf16> query, scale, out;
-              OnHugePages<std::int8_t> key, value;
+              OnPages<std::int8_t> key, value;
             };
             Random r(1);
             auto d = std::make_shared<Data>(Data{random_bf16(r, t * heads * width),
                                                  random_bf16(r, groups * width, 0.005f, 0.02f),
                                                  std::vector<bf16>(std::size_t(t * heads * width)),
-                                                 {random_i8, r, keys},
-                                                 {random_i8, r, keys}});
+                                                 on_huge_pages(random_i8(r, keys)),
+                                                 on_huge_pages(random_i8(r, keys))});
             return [=](Context& c) {
               const Tensor scale = tensor(d->scale.data(), {groups, width});
               fused_infer_attention_score_v2({.query = tensor(d->query.data(), {t, heads, 1, width}),
@@ -49,14 +49,13 @@ BenchCase decode_bf16(std::int64_t t) {
           .prepare = [=] {
             struct Data {
               std::vector<bf16> query, out;
-              OnHugePages<bf16> key, value;
+              OnPages<bf16> key, value;
             };
-            const auto some = [](Random& r, std::int64_t n) { return random_bf16(r, n); };
             Random r(1);
             auto d = std::make_shared<Data>(Data{random_bf16(r, t * heads * width),
                                                  std::vector<bf16>(std::size_t(t * heads * width)),
-                                                 {some, r, keys},
-                                                 {some, r, keys}});
+                                                 on_huge_pages(random_bf16(r, keys)),
+                                                 on_huge_pages(random_bf16(r, keys))});
             return [=](Context& c) {
               fused_infer_attention_score_v2({.query = tensor(d->query.data(), {t, 1, heads, width}),
                                               .key = tensor(d->key.data(), {t, context, groups, width}),

@@ -17,14 +17,16 @@ void add(std::vector<BenchCase>& cases, const char* op, std::int64_t t, bool pac
        .bf16_flops = 2.0 * double(t) * double(kHeads * kLatent * kValue),
        .prepare = [=] {
          struct Data {
-           std::vector<bf16> x, w, y;
+           std::vector<bf16> x, y;
+           OnPages<bf16> w;
            PackedWeight packed;
          };
          Random r(1);
          auto w = random_bf16(r, kHeads * kLatent * kValue);
          PackedWeight p(tensor(w.data(), {kHeads, kLatent, kValue}));
-         auto d = std::make_shared<Data>(Data{random_bf16(r, t * kHeads * kLatent), std::move(w),
-                                              std::vector<bf16>(std::size_t(t * kHeads * kValue)), std::move(p)});
+         auto d = std::make_shared<Data>(Data{random_bf16(r, t * kHeads * kLatent),
+                                              std::vector<bf16>(std::size_t(t * kHeads * kValue)), on_huge_pages(w),
+                                              std::move(p)});
          return [=](Context& c) {
            const Tensor x = tensor(d->x.data(), {t, kHeads, kLatent}), y = tensor(d->y.data(), {t, kHeads, kValue});
            const Tensor weight = packed ? d->packed.tensor() : tensor(d->w.data(), {kHeads, kLatent, kValue});
