@@ -43,17 +43,17 @@ void bench_kernels(const std::vector<std::string>& wanted, const std::function<v
 
 /// What memory is made of: huge pages, where the system has them for who asks (packed weights, large arrays of numpy, the
 /// memory whose speed is the limit), or small ones (tensors of torch, files).
-enum class Pages { huge, small };
+enum class PageSize { huge, small };
 
 /// Many numbers on such pages.
 template <class T>
 class OnPages {
  public:
-  OnPages(std::span<const T> numbers, Pages pages) {
+  OnPages(std::span<const T> numbers, PageSize pages) {
     const std::size_t bytes = (numbers.size_bytes() / kPage + 1) * kPage;
     memory_.reset(static_cast<T*>(std::aligned_alloc(kPage, bytes)));
     if (!memory_) throw std::bad_alloc();
-    madvise(memory_.get(), bytes, pages == Pages::huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+    madvise(memory_.get(), bytes, pages == PageSize::huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
     std::copy(numbers.begin(), numbers.end(), memory_.get());
   }
   T* data() { return memory_.get(); }
@@ -65,7 +65,7 @@ class OnPages {
 
 template <class T>
 OnPages<T> on_huge_pages(const std::vector<T>& numbers) {
-  return {numbers, Pages::huge};
+  return {numbers, PageSize::huge};
 }
 
 // Each src/ops/<op>/bench.cc defines  void bench_<op>(std::vector<BenchCase>&).

@@ -16,23 +16,23 @@ enum class Layout { packed, row_major, NZ, transposed };
 
 constexpr struct {
   Layout layout;
-  Pages pages;
+  PageSize pages;
   const char* name;
-} kWeights[] = {{Layout::packed, Pages::huge, "packed"},
-                {Layout::packed, Pages::small, "packed, small pages"},
-                {Layout::row_major, Pages::huge, "row-major"},
-                {Layout::row_major, Pages::small, "row-major, small pages"},
-                {Layout::NZ, Pages::huge, "NZ"},
-                {Layout::transposed, Pages::huge, "transposed"}};
+} kWeights[] = {{Layout::packed, PageSize::huge, "packed"},
+                {Layout::packed, PageSize::small, "packed, small pages"},
+                {Layout::row_major, PageSize::huge, "row-major"},
+                {Layout::row_major, PageSize::small, "row-major, small pages"},
+                {Layout::NZ, PageSize::huge, "NZ"},
+                {Layout::transposed, PageSize::huge, "transposed"}};
 
-OnPages<std::int8_t> bytes_of(const std::vector<std::int8_t>& weight, Layout layout, Pages pages) {
+OnPages<std::int8_t> bytes_of(const std::vector<std::int8_t>& weight, Layout layout, PageSize pages) {
   if (layout != Layout::packed) return {weight, pages};
   const PackedWeight packed(tensor(weight.data(), {k, n}));
   return {std::span(static_cast<const std::int8_t*>(packed.tensor().data), packed.bytes()), pages};
 }
 
 /// The index queries of tokens of DeepSeek-V3.2: query_norm times wq_b, bf16 out.
-BenchCase product(std::int64_t t, Layout layout, Pages pages, const char* name) {
+BenchCase product(std::int64_t t, Layout layout, PageSize pages, const char* name) {
   return {.op = "quant_matmul",
           .size = "t=" + std::to_string(t) + " " + name,
           .bytes = double(k * n + t * k + 2 * t * n),
@@ -70,7 +70,7 @@ BenchCase product(std::int64_t t, Layout layout, Pages pages, const char* name) 
 void bench_quant_matmul(std::vector<BenchCase>& cases) {
   for (const std::int64_t t : {1, 4, 8, 16, 32, 128, 1024})
     for (const auto& [layout, pages, name] : kWeights) {
-      if (t > 8 && pages == Pages::small) continue;
+      if (t > 8 && pages == PageSize::small) continue;
       if (t == 128 && layout != Layout::packed) continue;
       cases.push_back(product(t, layout, pages, name));
     }
