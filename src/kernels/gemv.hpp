@@ -787,58 +787,96 @@ template <class V, class Kind, int Rows, int Lines>
   if (part < t.columns) four.template operator()<false>(part);
 }
 
+constexpr int kSumRows = 4;  // of a tile, at most
+
+/// Registers of sums: those of a tile of rows together, [columns / V::kBytes][rows][4].
+template <class V>
+struct SumsOfRows {
+  using I = typename V::I;
+  I sums[kGemvRows * 4 * (kGemvColumns / V::kBytes)];
+  int rows, parts;
+
+  DSAKIT_INLINE SumsOfRows(int rows, int columns) : rows(rows), parts((columns + V::kBytes - 1) / V::kBytes) {}
+  /// Four of a row, from column V::kBytes * part on.
+  DSAKIT_INLINE I* of(int row, int part) {
+    const int tile = row / kSumRows * kSumRows, of_tile = least(rows - tile, kSumRows);
+    return sums + 4 * (parts * tile + part * of_tile + row - tile);
+  }
+};
+
 /// Some keys meet all columns and rows before the next ones: they stay in L1, memory is read row by row, and each pass over
 /// them asks for its part of what comes.
 template <class V, class Kind>
-DSAKIT_INLINE void gemv_sums(const GemvSums<typename Kind::Weight>& t, int rows, void* to) {
-  using I = typename V::I;
-  constexpr int kMost = 4;
+DSAKIT_INLINE void gemv_sums(const GemvSums<typename Kind::Weight>& t, SumsOfRows<V>& to) {
   constexpr int kWordBytes = Kind::kKeys * Kind::kSize * V::kBytes;  // of rows, in a word of a four of registers
   constexpr int kLines = kWordBytes < 64 ? 1 : kWordBytes / 64;
+  const int rows = to.rows;
   typename Kind::Row row[kGemvRows];
-  I sums[kGemvRows * 4 * (kGemvColumns / V::kBytes)];
   for (int r = 0; r < rows; ++r) take_weights<Kind>(t, r, row[r]);
   RowsAhead ahead(t.values, t.count, t.ahead, t.column * Kind::kSize, (t.column + t.columns) * Kind::kSize,
                   (t.column + t.columns) * Kind::kSize);
-  const int parts = (t.columns + V::kBytes - 1) / V::kBytes, some = ahead.distance();
+  const int some = ahead.distance();
   const auto each = [&]<int Lines>() {
     for (int first = 0; first < t.count; first += some) {
       ahead.start(first);
-      for (int r = 0; r < rows; r += kMost)
-        with_constant<kMost>(least(rows - r, kMost), [&]<int Rows>() {
-          gemv_sums_tile<V, Kind, Rows, Lines>(row + r, t, first, least(first + some, t.count), sums + 4 * parts * r, ahead);
+      for (int r = 0; r < rows; r += kSumRows)
+        with_constant<kSumRows>(least(rows - r, kSumRows), [&]<int Rows>() {
+          gemv_sums_tile<V, Kind, Rows, Lines>(row + r, t, first, least(first + some, t.count), to.of(r, 0), ahead);
         });
     }
   };
-  if (rows <= kMost) each.template operator()<kLines>();
+  if (rows <= kSumRows) each.template operator()<kLines>();
   else each.template operator()<(kLines + 1) / 2>();
-  for (int r = 0; r < rows; ++r) {
-    const int tile = r / kMost * kMost, of_tile = least(rows - tile, kMost);
-    for (int part = 0; part < parts; ++part)
+}
+
+/// Each `Digits` of them are a row of y: join(row, its registers) makes one of them, whose columns go where they belong.
+template <class V, class Kind, int Digits, class Join>
+DSAKIT_INLINE void store_sums(SumsOfRows<V>& from, float* y, Join join) {
+  using I = typename V::I;
+  for (int r = 0; r * Digits < from.rows; ++r, y += kGemvColumns)
+    for (int part = 0; part < from.parts; ++part) {
+      const I* digit[Digits];
+#pragma GCC unroll 3
+      for (int d = 0; d < Digits; ++d) digit[d] = from.of(r * Digits + d, part);
 #pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i)
+      for (int i = 0; i < 4; ++i) {
+        I x[Digits];
+#pragma GCC unroll 3
+        for (int d = 0; d < Digits; ++d) x[d] = digit[d][i];
+        const I joined = I(join(r, x));
 #pragma GCC unroll 4
         for (int b = 0; b < V::kBytes / 16; ++b)
-          V::store_block(static_cast<float*>(to) + r * kGemvColumns + part * V::kBytes + Kind::column(i, b),
-                         sums[4 * (parts * tile + part * of_tile + r - tile) + i], b);
-  }
+          V::store_block(y + part * V::kBytes + Kind::column(i, b), joined, b);
+      }
+    }
 }
 
 template <class V, class Dot>
 void gemv_sums_of_codes(const std::uint8_t* weights, std::ptrdiff_t pitch, int rows, int digits,
                         const std::byte* const* values, int count, std::ptrdiff_t column, int columns,
                         const float* unit, float* sums, const std::byte* const* ahead) noexcept {
-  alignas(64) std::int32_t exact[kGemvRows * kGemvColumns];
+  using Kind = ValuesOfCodes<V, Dot>;
   const int some = Joins<Dot> && digits > 1 ? digits - 1 : digits;  // sums of a row
-  gemv_sums<V, ValuesOfCodes<V, Dot>>({weights, pitch, values, count, column, columns, ahead, digits}, rows * some, exact);
-  for (int r = 0; r < rows; ++r)
-    join_codes<V>(exact + r * some * kGemvColumns, kGemvColumns, columns, some, unit[r], sums + r * kGemvColumns);
+  SumsOfRows<V> exact(rows * some, columns);
+  gemv_sums<V, Kind>({weights, pitch, values, count, column, columns, ahead, digits}, exact);
+  with_constant<3>(some, [&]<int Digits>() {
+    store_sums<V, Kind, Digits>(
+        exact, sums, [unit](int r, const typename V::I* x) __attribute__((always_inline)) { return join<V, Digits>(x, unit[r]); });
+  });
+}
+
+/// Of numbers: sums are what is wanted.
+template <class V, class Kind>
+DSAKIT_INLINE void gemv_sums_of_numbers(const GemvSums<typename Kind::Weight>& t, int rows, float* y) {
+  SumsOfRows<V> sums(rows, t.columns);
+  gemv_sums<V, Kind>(t, sums);
+  store_sums<V, Kind, 1>(sums, y, [](int, const typename V::I* x) __attribute__((always_inline)) { return *x; });
 }
 
 template <class V, class Dot>
 void gemv_sums_of_pairs(const bf16* weights, std::ptrdiff_t pitch, int rows, const std::byte* const* values, int count,
                         std::ptrdiff_t column, int columns, float* sums, const std::byte* const* ahead) noexcept {
-  gemv_sums<V, ValuesOfPairs<V, Dot>>({weights, pitch, values, count, column, columns, ahead}, rows, sums);
+  gemv_sums_of_numbers<V, ValuesOfPairs<V, Dot>>({weights, pitch, values, count, column, columns, ahead}, rows, sums);
 }
 
 template <class V>
@@ -846,9 +884,9 @@ void gemv_sums_widened(const float* weights, std::ptrdiff_t pitch, int rows, Kep
                        const std::byte* const* values, int count, std::ptrdiff_t column, int columns, float* sums,
                        const std::byte* const* ahead) noexcept {
   const GemvSums<float> t{weights, pitch, values, count, column, columns, ahead};
-  if (kept == Kept::f32) gemv_sums<V, ValuesWidened<V, float>>(t, rows, sums);
-  else if (kept == Kept::f16) gemv_sums<V, ValuesWidened<V, f16>>(t, rows, sums);
-  else gemv_sums<V, ValuesWidened<V, bf16>>(t, rows, sums);
+  if (kept == Kept::f32) gemv_sums_of_numbers<V, ValuesWidened<V, float>>(t, rows, sums);
+  else if (kept == Kept::f16) gemv_sums_of_numbers<V, ValuesWidened<V, f16>>(t, rows, sums);
+  else gemv_sums_of_numbers<V, ValuesWidened<V, bf16>>(t, rows, sums);
 }
 
 }  // namespace
