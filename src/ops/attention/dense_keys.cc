@@ -123,7 +123,7 @@ void Worker::fetch_keys() {
 }
 
 /// A probability of 0 does not keep a NaN or an infinity away: which keys hold one that some row must not see? Where
-/// values are in panels of fp32, 0 times all of those from the first such key to the last says whether any does.
+/// values are in panels, a row of zeros times all of those from the first such key to the last says whether any does.
 void Worker::find_hidden_infinities() {
   any_infinite_ = false;
   int first = now_->count, last = -1;
@@ -131,10 +131,18 @@ void Worker::find_hidden_infinities() {
     infinite_[j] = false;
     if (now_->used[j] && !now_->shared[j]) first = std::min(first, j), last = j;
   }
-  if (plan_.panels == DType::f32 && !gemv_values()) {
+  if (first > last) return;
+  if (!gemv_values()) {
+    alignas(64) static constexpr float kZeros[kChunk] = {};
+    const bool pairs = plan_.products == Products::bf16;
+    const int from = first / 2 * 2;  // where a pair begins
     float sum = 0;
-    for (int c = 0; c < p_.value && first <= last; c += kPanel)
-      sum += k_.sum(as<float>(panels_->values[c / kPanel]) + Panel<float>::row(first), Panel<float>::row(last - first + 1), 0);
+    for (int c = 0; c < p_.value; c += kPanel) {
+      float products[kPanel];
+      multiply_panel({pairs ? reinterpret_cast<const bf16*>(kZeros) : nullptr, kZeros, kChunk}, 1, plan_.panels,
+                     panels_->values[c / kPanel], from, last + 1 - from, kPanel, products, kPanel, false);
+      sum += k_.sum(products, kPanel, 1);
+    }
     if (sum == 0) return;
   }
   for (int j = first; j <= last; ++j) {
