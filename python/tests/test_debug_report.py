@@ -121,7 +121,7 @@ def test_wanted_results_from_elsewhere(written, tmp_path):
         debug.report(files[0].parent, tmp_path / "r.html", ref=files[0])
 
 
-def test_the_command(written, tmp_path):
+def test_the_command_of_the_wheel(written, tmp_path):
     files = written[0]
     done = subprocess.run([SCRIPT, "report", files[1], "-o", tmp_path / "r.html"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
