@@ -271,7 +271,8 @@ DSAKIT_INLINE void add_scores(const IndexQueryI8& query, const std::int8_t* key,
     const auto group = [&]<int Vectors>(int block) {
       const std::uint8_t* codes = query.values + block * pitch;
       const float* weight = query.weight + block * kHeadBlock;
-      for_each_key_tile<Tail ? 3 : index_keys<V>(Vectors)>(n, [&]<int Keys>(int k) {
+      constexpr bool kHalf = Squares<Dot> && Vectors == 2;  // of twelve keys sums and their operands would be spilled
+      for_each_key_tile<Tail ? 3 : kHalf ? 6 : index_keys<V>(Vectors)>(n, [&]<int Keys>(int k) {
         if (ahead && block == 0) ask_for(ahead + k * key_stride, key_stride, Keys, query.dims);
         code_tile<V, Dot, Keys, Vectors, Tail, From>(codes, pitch, weight, start + k, query.dims, from + k * stride,
                                                      stride, lane + k * V::kParts);
