@@ -84,26 +84,32 @@ DSAKIT_INLINE typename V::F load_scaled(const T* x, const float* each, std::int6
   return each ? v * V::load_floats(each + i, some) : v;
 }
 
-/// The largest magnitude of n numbers of 16 bits that is not NaN: as integers they have the order of what they stand for.
+/// The largest magnitude of n numbers of 16 bits that is not NaN: as integers they have the order of what they stand for,
+/// and NaN lies beyond infinity. Only where one is seen are they told apart.
 template <class V, class T>
 DSAKIT_INLINE float max_of_bits(const T* x, std::int64_t n) {
+  using I = typename V::I;
   using U16 = typename V::U16;
   constexpr int kLanes = V::kBytes / 2, kInfinity = __is_same(T, bf16) ? 0x7f80 : 0x7c00;
-  constexpr int kChains = 2;
-  const auto magnitude = [=](std::int64_t i, int some) __attribute__((always_inline)) {
-    const U16 bits = U16(V::load_bytes(x + i, 2 * some)) & 0x7fff;
-    return bits & U16(bits <= kInfinity);
-  };
   const auto larger = [](U16 a, U16 b) __attribute__((always_inline)) { return a > b ? a : b; };
-  U16 most[kChains] = {};
-  std::int64_t i = 0;
-  for (; i + kChains * kLanes <= n; i += kChains * kLanes)
+  const auto largest = [=](auto numbers) __attribute__((always_inline)) {
+    constexpr int kChains = 2;
+    const auto magnitude = [=](std::int64_t i, int some) __attribute__((always_inline)) {
+      return numbers(U16(V::load_bytes(x + i, 2 * some)) & 0x7fff);
+    };
+    U16 most[kChains] = {};
+    std::int64_t i = 0;
+    for (; i + kChains * kLanes <= n; i += kChains * kLanes)
 #pragma GCC unroll 2
-    for (int r = 0; r < kChains; ++r) most[r] = larger(magnitude(i + r * kLanes, kLanes), most[r]);
-  for (; i < n; i += kLanes) most[0] = larger(magnitude(i, n - i < kLanes ? int(n - i) : kLanes), most[0]);
-  const auto pairs = typename V::I(larger(most[0], most[1]));
-  const auto bits = V::max(pairs & 0xffff, typename V::I(typename V::U(pairs) >> 16));
-  return V::max_of_lanes(unkept<V, T>(bits));
+      for (int r = 0; r < kChains; ++r) most[r] = larger(magnitude(i + r * kLanes, kLanes), most[r]);
+    for (; i < n; i += kLanes) most[0] = larger(magnitude(i, n - i < kLanes ? int(n - i) : kLanes), most[0]);
+    const auto pairs = I(larger(most[0], most[1]));
+    return int(V::max_of_lanes(V::to_float(V::max(pairs & 0xffff, I(typename V::U(pairs) >> 16)))));
+  };
+  int bits = largest([](U16 magnitude) __attribute__((always_inline)) { return magnitude; });
+  if (bits > kInfinity) [[unlikely]]
+    bits = largest([](U16 m) __attribute__((always_inline)) { return m & U16(m <= kInfinity); });
+  return unkept<V, T>(V::set(bits))[0];
 }
 
 template <class V, class T>
@@ -118,12 +124,16 @@ float max_abs(const T* x, std::int64_t n, const float* each) noexcept {
   return each ? largest(each) : largest(nullptr);
 }
 
-/// Codes of value(i, some), a register of n numbers from the i-th on.
-template <class V, class Value>
-DSAKIT_INLINE void store_row_of_codes(std::int8_t* codes, std::int64_t n, Value value) {
+/// Codes of value(i, some), a register of n numbers from the i-th on. As many at `next`, which follow
+/// the row as a rule, are asked for meanwhile.
+template <class V, class T, class Value>
+DSAKIT_INLINE void store_row_of_codes(std::int8_t* codes, std::int64_t n, const T* next, Value value) {
+  constexpr int kAtOnce = 4 * V::kLanes, kLine = 64 / sizeof(T);
   std::int64_t i = 0;
-  for (; i + 4 * V::kLanes <= n; i += 4 * V::kLanes) {
+  for (; i + kAtOnce <= n; i += kAtOnce) {
     typename V::F x[4];
+#pragma GCC unroll 4
+    for (int l = 0; l < kAtOnce; l += kLine) prefetch_l2(next + i + l);
 #pragma GCC unroll 4
     for (int r = 0; r < 4; ++r) x[r] = value(i + r * V::kLanes, V::kLanes);
     V::store_codes(codes + i, x);
@@ -133,12 +143,10 @@ DSAKIT_INLINE void store_row_of_codes(std::int8_t* codes, std::int64_t n, Value 
   });
 }
 
-/// What follows the row is asked for meanwhile: the next one, as a rule.
 template <class V, class T>
 void quantize(const T* x, std::int64_t n, float multiplier, std::int8_t* codes, const float* each) noexcept {
   const auto row = [=](const float* factors) __attribute__((always_inline)) {
-    store_row_of_codes<V>(codes, n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
-      prefetch_l2(x + n + i);
+    store_row_of_codes<V>(codes, n, x + n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
       return load_scaled<V>(x, factors, i, some) * multiplier;
     });
   };
@@ -161,7 +169,7 @@ void quantize_blocks(const T* x, std::int64_t n, std::int64_t block, float min_s
       multiplier = multiplier < min_scale ? min_scale : multiplier;
       scale = 1.0f / min_scale < scale ? 1.0f / min_scale : scale;
     }
-    store_row_of_codes<V>(codes, some, [=](std::int64_t i, int lanes) __attribute__((always_inline)) {
+    store_row_of_codes<V>(codes, some, x + n, [=](std::int64_t i, int lanes) __attribute__((always_inline)) {
       return load_row<V>(x + i, lanes) * multiplier;
     });
     *scales++ = scale;
@@ -172,8 +180,7 @@ void quantize_blocks(const T* x, std::int64_t n, std::int64_t block, float min_s
 template <class V, class T>
 void quantize_channels(const T* x, const float* scale, const float* shift, std::int64_t n,
                        std::int8_t* codes) noexcept {
-  store_row_of_codes<V>(codes, n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
-    prefetch_l2(x + n + i);
+  store_row_of_codes<V>(codes, n, x + n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
     const typename V::F v = load_row<V>(x + i, some) * V::load_floats(scale + i, some);
     return shift ? v + V::load_floats(shift + i, some) : v;
   });
@@ -186,12 +193,11 @@ void divide_channels(const T* x, const float* scale, const float* zero, std::int
                      std::int8_t* codes) noexcept {
   using F = typename V::F;
   const auto code = [=](std::int64_t i, int some) __attribute__((always_inline)) {
-    prefetch_l2(x + n + i);
     const F quotient = load_row<V>(x + i, some) / V::load_floats(scale + i, some);
     return quotient + 12582912.0f - 12582912.0f + V::load_floats(zero + i, some);
   };
-  if (!is_unsigned) return store_row_of_codes<V>(codes, n, code);
-  store_row_of_codes<V>(codes, n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
+  if (!is_unsigned) return store_row_of_codes<V>(codes, n, x + n, code);
+  store_row_of_codes<V>(codes, n, x + n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
     const F v = code(i, some);
     return F(V::where_number(v, typename V::I(v))) - 128.0f;  // NaN: 0
   });

@@ -91,13 +91,21 @@ struct Vec256 : VecBase<32> {
     if (n >= 8) _mm_storel_epi64(reinterpret_cast<__m128i*>(p), eight);
     else copy_bytes(p, &eight, n);
   }
-  /// The conversion makes what it cannot hold the smallest integer: only the upper side is clamped.
+  /// The conversion makes what it cannot hold, NaN and too large a number, the smallest integer, and so do codes of 16
+  /// bits with theirs: where none is seen, as a rule, nothing was to be clamped.
   DSAKIT_INLINE static void store_codes(std::int8_t* p, const F (&x)[4]) {
     __m256i y[4];
 #pragma GCC unroll 4
-    for (int r = 0; r < 4; ++r)
-      y[r] = raw(where_number(x[r], of(_mm256_cvtps_epi32(_mm256_min_ps(x[r], _mm256_set1_ps(127))))));
-    const __m256i codes = _mm256_packs_epi16(_mm256_packs_epi32(y[0], y[1]), _mm256_packs_epi32(y[2], y[3]));
+    for (int r = 0; r < 4; ++r) y[r] = _mm256_cvtps_epi32(x[r]);
+    __m256i low = _mm256_packs_epi32(y[0], y[1]), high = _mm256_packs_epi32(y[2], y[3]);
+    const __m256i least = _mm256_cmpeq_epi16(_mm256_min_epi16(low, high), _mm256_set1_epi16(-32768));
+    if (_mm256_movemask_epi8(least)) [[unlikely]] {
+#pragma GCC unroll 4
+      for (int r = 0; r < 4; ++r)
+        y[r] = raw(where_number(x[r], of(_mm256_cvtps_epi32(_mm256_min_ps(x[r], _mm256_set1_ps(127))))));
+      low = _mm256_packs_epi32(y[0], y[1]), high = _mm256_packs_epi32(y[2], y[3]);
+    }
+    const __m256i codes = _mm256_packs_epi16(low, high);
     store(p, of(_mm256_permutevar8x32_epi32(codes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7))));
   }
   DSAKIT_INLINE static float max_of_lanes(F x) {

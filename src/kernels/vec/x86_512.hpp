@@ -96,15 +96,21 @@ struct Vec512 : VecBase<64> {
     if (n >= 16) _mm_storeu_si128(reinterpret_cast<__m128i*>(p), codes);
     else _mm512_mask_storeu_epi8(p, lanes(n), _mm512_castsi128_si512(codes));
   }
-  /// Of four registers, all of them.
+  /// Of four registers, all of them. Codes of 16 bits make what they cannot hold their smallest one, as the conversion does:
+  /// where none is seen, as a rule, nothing was to be clamped.
   DSAKIT_INLINE static void store_codes(std::int8_t* p, const F (&x)[4]) {
     __m512i y[4];
 #pragma GCC unroll 4
-    for (int r = 0; r < 4; ++r)
-      y[r] = _mm512_maskz_cvtps_epi32(_mm512_cmp_ps_mask(x[r], x[r], _CMP_ORD_Q), _mm512_min_ps(x[r], _mm512_set1_ps(127)));
+    for (int r = 0; r < 4; ++r) y[r] = _mm512_cvtps_epi32(x[r]);
+    __m512i low = _mm512_packs_epi32(y[0], y[1]), high = _mm512_packs_epi32(y[2], y[3]);
+    if (_mm512_cmpeq_epi16_mask(_mm512_min_epi16(low, high), _mm512_set1_epi16(-32768))) [[unlikely]] {
+#pragma GCC unroll 4
+      for (int r = 0; r < 4; ++r)
+        y[r] = _mm512_maskz_cvtps_epi32(_mm512_cmp_ps_mask(x[r], x[r], _CMP_ORD_Q), _mm512_min_ps(x[r], _mm512_set1_ps(127)));
+      low = _mm512_packs_epi32(y[0], y[1]), high = _mm512_packs_epi32(y[2], y[3]);
+    }
     const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
-    const __m512i codes = _mm512_packs_epi16(_mm512_packs_epi32(y[0], y[1]), _mm512_packs_epi32(y[2], y[3]));
-    store(p, of(_mm512_permutexvar_epi32(order, codes)));
+    store(p, of(_mm512_permutexvar_epi32(order, _mm512_packs_epi16(low, high))));
   }
   DSAKIT_INLINE static float max_of_lanes(F x) { return _mm512_reduce_max_ps(x); }
   DSAKIT_INLINE static std::int32_t sum_of_lanes(I x) { return _mm512_reduce_add_epi32(raw(x)); }
