@@ -182,7 +182,7 @@ class Bench {
     time("quantize_channels", &Kernels::quantize_channels, size, n,
          [&](auto f) { f(kept, scales, nullptr, n, codes_out_.data()); });
     time("divide_channels", &Kernels::divide_channels, size, n,
-         [&](auto f) { f(kept, scales, scales, n, false, codes_out_.data()); });
+         [&](auto f) { f(kept, scales, nullptr, n, false, codes_out_.data()); });
     time("quantize_blocks", &Kernels::quantize_blocks, size, n,
          [&](auto f) { f(kept, n, 128, 0.0f, codes_out_.data(), y_.data()); });
     time("rotate", &Kernels::rotate, size, n, [&](auto f) {

@@ -262,7 +262,8 @@ struct Kernels {
   OfEach<Quantize> quantize;
   /// codes = sat8(rint(x * scale + shift)), shift null: x * scale; NaN -> 0. Element-wise, as the next.
   OfEach<QuantizeChannels> quantize_channels;
-  /// codes = sat(rint(x / scale) + zero), NaN -> 0; zero an integer below 2^20. Codes of 0..255 or of -128..127.
+  /// codes = sat(rint(x / scale) + zero), zero null: nothing is added; NaN -> 0; zero an integer below 2^20. Codes of 0..255
+  /// or of -128..127.
   OfEach<DivideChannels> divide_channels;
   /// Blocks of a row, the last may be shorter: multiplier = 1 / max |x| * 127 and scale = max |x| * (1 / 127), with
   /// min_scale > 0 at least it and at most 1 / min_scale; codes as quantize has them. A multiplier that is no finite

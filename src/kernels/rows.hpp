@@ -187,15 +187,19 @@ void quantize_channels(const T* x, const float* scale, const float* shift, std::
 }
 
 /// Adding 1.5 * 2^23 rounds to the nearest integer, ties to even; beyond 2^21, where it does not, every code is cut
-/// anyway. Unsigned codes are signed ones of 128 less.
+/// anyway. Where nothing is added, codes are rounded as they are made. Unsigned ones are signed ones of 128 less.
 template <class V, class T>
 void divide_channels(const T* x, const float* scale, const float* zero, std::int64_t n, bool is_unsigned,
                      std::int8_t* codes) noexcept {
   using F = typename V::F;
-  const auto code = [=](std::int64_t i, int some) __attribute__((always_inline)) {
-    const F quotient = load_row<V>(x + i, some) / V::load_floats(scale + i, some);
-    return quotient + 12582912.0f - 12582912.0f + V::load_floats(zero + i, some);
+  const auto quotient = [=](std::int64_t i, int some) __attribute__((always_inline)) {
+    return load_row<V>(x + i, some) / V::load_floats(scale + i, some);
   };
+  const auto code = [=](std::int64_t i, int some) __attribute__((always_inline)) {
+    const F rounded = quotient(i, some) + 12582912.0f - 12582912.0f;
+    return zero ? rounded + V::load_floats(zero + i, some) : rounded;
+  };
+  if (!is_unsigned && !zero) return store_row_of_codes<V>(codes, n, x + n, quotient);
   if (!is_unsigned) return store_row_of_codes<V>(codes, n, x + n, code);
   store_row_of_codes<V>(codes, n, x + n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
     const F v = code(i, some);

@@ -748,15 +748,16 @@ TEST_P(OnRung, QuantizesByChannel) {
         ASSERT_EQ(codes[i], int(cut(std::nearbyint(double(v)), -128, 127))) << n << " " << v;
       }
     }
-    for (const bool is_unsigned : {false, true}) {
-      k.divide_channels(x, scale, zero, n, is_unsigned, codes);
-      for (int i = 0; i < n; ++i) {
-        const float quotient = number(x[i]) / scale[i];
-        const double v = std::nearbyint(double(quotient)) + zero[i];
-        const int wanted = int(is_unsigned ? cut(v, 0, 255) : cut(v, -128, 127));
-        ASSERT_EQ(is_unsigned ? std::uint8_t(codes[i]) : codes[i], wanted) << n << " " << quotient << " " << zero[i];
+    for (const bool is_unsigned : {false, true})
+      for (const float* zeros : {static_cast<const float*>(zero), static_cast<const float*>(nullptr)}) {
+        k.divide_channels(x, scale, zeros, n, is_unsigned, codes);
+        for (int i = 0; i < n; ++i) {
+          const float quotient = number(x[i]) / scale[i];
+          const double v = std::nearbyint(double(quotient)) + (zeros ? zeros[i] : 0);
+          const int wanted = int(is_unsigned ? cut(v, 0, 255) : cut(v, -128, 127));
+          ASSERT_EQ(is_unsigned ? std::uint8_t(codes[i]) : codes[i], wanted) << n << " " << quotient << " " << zero[i];
+        }
       }
-    }
   });
 }
 

@@ -57,9 +57,9 @@ template <class T>
 void narrow_row(const Problem& p, const Kernels& kernels, std::int64_t r, Pieces& pieces) {
   const T* x = p.input.row<const T>(r);
   pieces.each(r, [&](std::int64_t i, std::int64_t n, const float* scale, const float* shift) {
+    if (!p.zero_points) shift = nullptr;
     if (p.divides)
       return kernels.divide_channels(x + i, scale, shift, n, p.y.tensor.dtype == DType::u8, p.y.row<std::int8_t>(r) + i);
-    if (!p.zero_points) shift = nullptr;
     if (!p.int4) return kernels.quantize_channels(x + i, scale, shift, n, p.y.row<std::int8_t>(r) + i);
     for (std::int64_t j = 0, some; j < n; j += some) {
       some = std::min(kChunk, n - j);
