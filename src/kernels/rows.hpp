@@ -328,23 +328,6 @@ DSAKIT_INLINE float multiply_add(float a, float b, float c) {
 #endif
 }
 
-/// exp(x) = y * 2^n with 0.7 < y < 1.42; n in the low bits of `shifted`. x = n ln 2 + r, |r| <= ln 2 / 2; ln 2 =
-/// 0.693359375 (9 bits: n times it is exact) - 2.1219444e-4. exp(r) = 1 + r + r^2 p(r), p minimax of degree 4: relative
-/// error 3.2e-9 before rounding. Without fma: the bits go into a result.
-template <class V>
-DSAKIT_INLINE typename V::F exp_mantissa(typename V::F x, typename V::F& shifted) {
-  using F = typename V::F;
-  const F magic = V::set_float(12582912.0f);
-  shifted = x * 1.44269504f + magic;
-  const F n = shifted - magic;
-  const F r = n * 2.12194440e-4f + (n * -0.693359375f + x);
-  F p = r * 1.3814320e-3f + 8.3688507e-3f;
-  p = r * p + 4.1668400e-2f;
-  p = r * p + 1.6666520e-1f;
-  p = r * p + 4.9999994e-1f;
-  return r * r * p + r + 1.0f;
-}
-
 /// a * b + c with one rounding; without fma by way of doubles, which round the sum once more: next to never another bit.
 template <class V>
 DSAKIT_INLINE typename V::F fma_or_doubles(typename V::F a, typename V::F b, typename V::F c) {
@@ -533,18 +516,61 @@ void join_codes(const std::int32_t* __restrict products, std::ptrdiff_t pitch, i
              unit;
 }
 
-/// Without fma: the bits go into a result.
-template <class V, class T>
-void swiglu(const T* a, const T* b, std::int64_t n, T* y) noexcept {
+/// exp(x) = y * 2^n with 0.7 < y < 1.42; n in the low bits of `shifted`. x = n ln 2 + r, |r| <= ln 2 / 2; ln 2 =
+/// 0.693359375 (9 bits: n times it is exact) - 2.1219444e-4. exp(r) = 1 + r + r^2 p(r), p minimax of degree 4: relative
+/// error 3.2e-9 before rounding. Without fma: the bits go into a result. Of N registers, step by step: a chain of them is
+/// longer than what a core looks ahead.
+template <class V, int N>
+DSAKIT_INLINE void exp_mantissas(const typename V::F (&x)[N], typename V::F (&y)[N], typename V::F (&shifted)[N]) {
+  using F = typename V::F;
+  const F magic = V::set_float(12582912.0f);
+  F r[N];
+  const auto each = [](auto f) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+    for (int i = 0; i < N; ++i) f(i);
+  };
+  const auto step = [&](float next) __attribute__((always_inline)) {
+    each([&](int i) __attribute__((always_inline)) { y[i] = r[i] * y[i] + next; });
+  };
+  each([&](int i) __attribute__((always_inline)) { shifted[i] = x[i] * 1.44269504f + magic; });
+  each([&](int i) __attribute__((always_inline)) { y[i] = shifted[i] - magic; });
+  each([&](int i) __attribute__((always_inline)) { r[i] = y[i] * 2.12194440e-4f + (y[i] * -0.693359375f + x[i]); });
+  each([&](int i) __attribute__((always_inline)) { y[i] = r[i] * 1.3814320e-3f + 8.3688507e-3f; });
+  step(4.1668400e-2f), step(1.6666520e-1f), step(4.9999994e-1f);
+  each([&](int i) __attribute__((always_inline)) { y[i] = r[i] * r[i] * y[i] + r[i] + 1.0f; });
+}
+
+/// a * sigmoid(a) * b of `some` elements of each of N registers.
+template <class V, int N, class T>
+DSAKIT_INLINE void gate(const T* a, const T* b, int some, typename V::F (&y)[N]) {
   using F = typename V::F;
   using I = typename V::I;
-  store_row<V>(y, n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
-    const F x = load_row<V>(a + i, some);
-    // exp(-x) only meets 1, so that less than exp(-40) is as good as that. 2^n in two steps: it may overflow.
-    F shifted;
-    const F m = exp_mantissa<V>(V::min(V::max(-x, V::set_float(-40)), V::set_float(89)), shifted);
-    const F e = F(I(m) + ((I(shifted) - 1) << 23)) * 2.0f;
-    return x / (e + 1.0f) * load_row<V>(b + i, some);
+  // exp(-x) only meets 1, so that less than exp(-40) is as good as that. 2^n in two steps: it may overflow.
+  F x[N], shifted[N];
+#pragma GCC unroll 4
+  for (int i = 0; i < N; ++i)
+    x[i] = V::min(V::max(-load_row<V>(a + i * V::kLanes, some), V::set_float(-40)), V::set_float(89));
+  exp_mantissas<V>(x, y, shifted);
+#pragma GCC unroll 4
+  for (int i = 0; i < N; ++i) y[i] = F(I(y[i]) + ((I(shifted[i]) - 1) << 23)) * 2.0f + 1.0f;
+#pragma GCC unroll 4
+  for (int i = 0; i < N; ++i)
+    y[i] = load_row<V>(a + i * V::kLanes, some) / y[i] * load_row<V>(b + i * V::kLanes, some);
+}
+
+template <class V, class T>
+void swiglu(const T* a, const T* b, std::int64_t n, T* y) noexcept {
+  constexpr int kAtOnce = 4 * V::kLanes;
+  std::int64_t i = 0;
+  for (; i + kAtOnce <= n; i += kAtOnce) {
+    typename V::F z[4];
+    gate<V>(a + i, b + i, V::kLanes, z);
+    store_two<V>(y + i, z[0], z[1]), store_two<V>(y + i + 2 * V::kLanes, z[2], z[3]);
+  }
+  each_register<V>(n - i, [=](std::int64_t rest, int some) __attribute__((always_inline)) {
+    typename V::F z[1];
+    gate<V>(a + i + rest, b + i + rest, some, z);
+    store_kept<V>(y + i + rest, keep<V, T>(z[0]), some);
   });
 }
 
