@@ -124,8 +124,8 @@ float max_abs(const T* x, std::int64_t n, const float* each) noexcept {
   return each ? largest(each) : largest(nullptr);
 }
 
-/// Codes of value(i, some), a register of n numbers from the i-th on. As many at `next`, which follow
-/// the row as a rule, are asked for meanwhile.
+/// Codes of value(i, some), a register of n numbers from the i-th on. As many at `next`, of the next row as a rule, are
+/// asked for meanwhile.
 template <class V, class T, class Value>
 DSAKIT_INLINE void store_row_of_codes(std::int8_t* codes, std::int64_t n, const T* next, Value value) {
   constexpr int kAtOnce = 4 * V::kLanes, kLine = 64 / sizeof(T);
@@ -158,6 +158,7 @@ void quantize(const T* x, std::int64_t n, float multiplier, std::int8_t* codes, 
 template <class V, class T>
 void quantize_blocks(const T* x, std::int64_t n, std::int64_t block, float min_scale, std::int8_t* codes,
                      float* scales) noexcept {
+  const std::int64_t width = n;
   std::int64_t some = n < block ? n : block;
   float largest = max_abs<V>(x, some, nullptr);
   while (n > 0) {
@@ -169,7 +170,7 @@ void quantize_blocks(const T* x, std::int64_t n, std::int64_t block, float min_s
       multiplier = multiplier < min_scale ? min_scale : multiplier;
       scale = 1.0f / min_scale < scale ? 1.0f / min_scale : scale;
     }
-    store_row_of_codes<V>(codes, some, x + n, [=](std::int64_t i, int lanes) __attribute__((always_inline)) {
+    store_row_of_codes<V>(codes, some, x + width, [=](std::int64_t i, int lanes) __attribute__((always_inline)) {
       return load_row<V>(x + i, lanes) * multiplier;
     });
     *scales++ = scale;
