@@ -69,7 +69,7 @@ void fill_width(Kernels& k) {
   k.add_rms_norm = {{add_rms_norm<V, bf16>}, {add_rms_norm<V, f16>}, {add_rms_norm<V, float>}};
   k.weighted_sum = {{weighted_sum<V, bf16>}, {weighted_sum<V, f16>}, {weighted_sum<V, float>}};
   k.divide = {{divide<V, bf16>}, {divide<V, f16>}, {divide<V, float>}};
-  k.softmax = softmax<V>;
+  k.softmax = softmax<V, ToBf16<V>>;
   k.deciding = deciding<V>;
   k.multiply_add = multiply_add<V>;
   k.multiply = {{multiply<V, ToBf16<V>>}, {multiply<V, ToFloat<V>>}};

@@ -201,6 +201,7 @@ struct SoftmaxRow {
   int n;
   float scale;
   float largest, sum;
+  bf16* rounded = nullptr;  // where the exponentials go as bf16 too, rounded as `multiply` does
 };
 
 /// Everything here that depends on an instruction set, on one screen. To port to a new CPU, write a vocabulary (vec/)

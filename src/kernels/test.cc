@@ -1177,6 +1177,22 @@ TEST_P(OnRung, SoftmaxOfRowsIsThatOfEach) {
   k.softmax(nullptr, 0);
 }
 
+TEST_P(OnRung, SoftmaxRoundsAsMultiplyDoes) {
+  for (int n = 1; n <= 257; ++n)
+    for (const Edge edge : kEdges) {
+      std::vector<float> in = random_floats(n, 200);  // far enough for subnormal bf16
+      if (n % 7 == 0) in[n / 2] = kNaN;
+      std::vector<float> alone = in, together = in;
+      const Guarded<bf16> rounded(std::vector<bf16>(std::size_t(n)), edge), wanted(std::vector<bf16>(std::size_t(n)), edge);
+      SoftmaxRow one{alone.data(), n, 0.5f, 0, 0}, both{together.data(), n, 0.5f, 0, 0, rounded};
+      k.softmax(&one, 1), k.softmax(&both, 1);
+      k.multiply(alone.data(), nullptr, n, wanted);
+      ASSERT_TRUE(same(together, alone)) << n;
+      ASSERT_TRUE(same(rounded.values(), wanted.values())) << n;
+      ASSERT_TRUE(same(both.sum, one.sum)) << n;
+    }
+}
+
 TEST_P(OnRung, Deciding) {
   int found = 0, none = 0;
   for (int n = 0; n <= 256; ++n)

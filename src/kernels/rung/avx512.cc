@@ -32,6 +32,7 @@ struct ConvertToBf16 {
 
 void use_avx512(Kernels& k) {
   fill_pairs<Vec512, DotBf16>(k);
+  k.softmax = softmax<Vec512, ConvertToBf16>;
   static_cast<Entry<Multiply<bf16>>&>(k.multiply) = {multiply<Vec512, ConvertToBf16>};
 }
 

@@ -61,6 +61,19 @@ struct VecBase {
   }
 };
 
+/// The bits of 2^(b / 8), less b << 20: so the bits of 2^(n / 8) are those of b = n mod 8, plus n << 20. Twice, for
+/// registers of sixteen lanes.
+struct Eighths {
+  std::int32_t bits[16];
+};
+constexpr Eighths kEighths = [] {
+  constexpr float kPower[8] = {1.0f,       1.0905077f, 1.1892071f, 1.2968396f,
+                               1.4142135f, 1.5422108f, 1.6817929f, 1.8340081f};
+  Eighths eighths{};
+  for (int i = 0; i < 16; ++i) eighths.bits[i] = __builtin_bit_cast(std::int32_t, kPower[i % 8]) - (i % 8 << 20);
+  return eighths;
+}();
+
 /// Keeps x in its register here: the compiler must not load, split or reorder what makes it.
 template <class X>
 DSAKIT_INLINE void pin(X& x) {

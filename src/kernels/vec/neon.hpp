@@ -16,6 +16,13 @@ struct VecNeon : Vec128 {
     return F(vfmaq_f32(float32x4_t(c), float32x4_t(a), float32x4_t(b)));
   }
 
+  DSAKIT_INLINE static F power_of_eighths(F shifted) {
+    const U at = (U(shifted) & 7) * 0x04040404u + 0x03020100u;  // of bytes
+    const auto* bytes = reinterpret_cast<const std::uint8_t*>(kEighths.bits);
+    const uint8x16x2_t table = {{vld1q_u8(bytes), vld1q_u8(bytes + 16)}};
+    return F(U(vqtbl2q_u8(table, uint8x16_t(at))) + (U(shifted) << 20));
+  }
+
   DSAKIT_INLINE static I load_words(const void* p, int n) {
     return n >= 4 ? I(vmovl_u16(load8<uint16x4_t>(p))) : Vec128::load_words(p, n);
   }

@@ -27,10 +27,15 @@ struct Vec128 : VecBase<16> {
   DSAKIT_INLINE static I max(I a, I b) { return a > b ? a : b; }
   DSAKIT_INLINE static F to_float(I x) { return __builtin_convertvector(x, F); }
   DSAKIT_INLINE static I where_number(F x, I bits) { return bits & I(x == x); }
-  /// y * 2^n, 0.7 < y < 1.42, n <= 0, shifted = n + 1.5 * 2^23; 0 where n < -125.
-  DSAKIT_INLINE static F times_power_of_two(F y, F shifted) {
-    return F(I(U(y) + (U(shifted) << 23)) & ~I(shifted < 12582912.0f - 125));
+  /// 2^(n / 8) for -1008 <= n <= 0, shifted = n / 8 + 1.5 * 2^20.
+  DSAKIT_INLINE static F power_of_eighths(F shifted) {
+    const I at = I(shifted) & 7;
+    const std::int32_t* const bits = kEighths.bits;
+    const I power = {bits[at[0]], bits[at[1]], bits[at[2]], bits[at[3]]};
+    return F(U(power) + (U(shifted) << 20));
   }
+  /// y, but 0 where x is less.
+  DSAKIT_INLINE static F unless_less(F x, float than, F y) { return F(I(y) & ~I(x < than)); }
 
   DSAKIT_INLINE static I load_bytes(const void* p, int n) {
     if (n >= 16) return load(p);

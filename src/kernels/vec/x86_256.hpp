@@ -32,8 +32,12 @@ struct Vec256 : VecBase<32> {
   DSAKIT_INLINE static I max(I a, I b) { return of(_mm256_max_epi32(raw(a), raw(b))); }
   DSAKIT_INLINE static F to_float(I x) { return _mm256_cvtepi32_ps(raw(x)); }
   DSAKIT_INLINE static I where_number(F x, I bits) { return bits & I(_mm256_cmp_ps(x, x, _CMP_ORD_Q)); }
-  DSAKIT_INLINE static F times_power_of_two(F y, F shifted) {
-    return F(I(U(y) + (U(shifted) << 23)) & I(_mm256_cmp_ps(shifted, set_float(12582912.0f - 125), _CMP_NLT_UQ)));
+  DSAKIT_INLINE static F power_of_eighths(F shifted) {
+    const __m256i power = _mm256_permutevar8x32_epi32(raw(load(kEighths.bits)), raw(I(shifted)));
+    return F(U(power) + (U(shifted) << 20));
+  }
+  DSAKIT_INLINE static F unless_less(F x, float than, F y) {
+    return _mm256_and_ps(y, _mm256_cmp_ps(x, set_float(than), _CMP_NLT_UQ));
   }
 
   /// Of the first n bytes; the rest is 0.

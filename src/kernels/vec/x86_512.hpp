@@ -30,9 +30,12 @@ struct Vec512 : VecBase<64> {
   DSAKIT_INLINE static I where_number(F x, I bits) {
     return of(_mm512_maskz_mov_epi32(_mm512_cmp_ps_mask(x, x, _CMP_ORD_Q), raw(bits)));
   }
-  DSAKIT_INLINE static F times_power_of_two(F y, F shifted) {
-    const __mmask16 kept = _mm512_cmp_ps_mask(shifted, set_float(12582912.0f - 125), _CMP_NLT_UQ);
-    return F(of(_mm512_maskz_add_epi32(kept, raw(I(y)), raw(I(shifted) << 23))));
+  DSAKIT_INLINE static F power_of_eighths(F shifted) {
+    const __m512i power = _mm512_permutexvar_epi32(raw(I(shifted)), raw(load(kEighths.bits)));
+    return F(of(_mm512_add_epi32(power, raw(I(shifted) << 20))));
+  }
+  DSAKIT_INLINE static F unless_less(F x, float than, F y) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, set_float(than), _CMP_NLT_UQ), y);
   }
 
   // Of the first n bytes or elements; the rest is 0 (is left alone).

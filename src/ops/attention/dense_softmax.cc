@@ -71,33 +71,35 @@ void Worker::show_scores(int r, const Visible& visible, float scale) const {
 
 void Worker::softmax(const Partial& all) {
   const int padded = lanes_above(now_->count);
+  const bool rounds = plan_.products == Products::bf16;
   SoftmaxRow row[kBlockRows], *end = row;  // of those that see something
-  for (int r = block_.first; r < block_.end; ++r) {
-    const Visible& visible = now_->visible[r / tile_.heads];
+  each_row([&](int r, const Visible& visible) {
     const int low = lanes_below(visible.low);
     const float scale = visible.any() ? scale_and_mask(r, visible) : kNaN;
-    rescale_[r] = {1, 0};
-    if (scale != scale) continue;
+    rescale_[r] = {1, 0}, outliers_[r - block_.first] = 0;
+    if (scale != scale) return;
     if (plan_.taps) show_scores(r, visible, scale);
-    *end++ = {scores(r) + low, visible.high - low, scale, 0, 0};
-  }
+    *end++ = {scores(r) + low, visible.high - low, scale, 0, 0, rounds ? rounded(r) + low : nullptr};
+  });
   k_.softmax(row, int(end - row));
   const SoftmaxRow* next = row;
-  for (int r = block_.first; r < block_.end; ++r) {
-    const Visible& visible = now_->visible[r / tile_.heads];
-    float* const x = scores(r);
+  each_row([&](int r, const Visible& visible) {
     const int low = lanes_below(visible.low);
-    if (next == end || next->x != x + low) {  // nothing to see here
-      std::fill_n(x, padded, 0.0f);
-      round_probabilities(r, {0, 0, nullptr}, 0);
-      continue;
+    const SoftmaxRow* const seen = next != end && next->x == scores(r) + low ? next++ : nullptr;
+    const auto zero_around = [first = seen ? low : 0, last = seen ? visible.high : 0, padded]<class T>(T* x) {
+      std::fill(x, x + first, T{}), std::fill(x + last, x + padded, T{});
+    };
+    float shift = 0;
+    if (rounds) {
+      zero_around(rounded(r));
+      if (seen) keep_rests(r, *seen);
+    } else {
+      zero_around(scores(r));
+      if (seen && plan_.keyed_values) shift = scale_by_value(scores(r), visible);
+      if (plan_.products == Products::int8) split_probabilities(r, seen ? seen->sum : 0);
     }
-    const auto& [from, n, scale, max, sum] = *next++;
-    std::fill_n(x, low, 0.0f), std::fill(x + visible.high, x + padded, 0.0f);
-    const float shift = plan_.keyed_values ? scale_by_value(x, visible) : 0;
-    round_probabilities(r, visible, sum);
-    rescale_[r] = all.merge(r, max, sum, shift);
-  }
+    if (seen) rescale_[r] = all.merge(r, seen->largest, seen->sum, shift);
+  });
 }
 
 /// Values with scales of their own per key: those go on the probabilities. Returns the sum of the offsets.
@@ -113,30 +115,28 @@ float Worker::scale_by_value(float* x, const Visible& visible) const {
   return float(offsets);
 }
 
-/// Probabilities (times scales) as the products want them; `sum` of the probabilities.
-void Worker::round_probabilities(int r, const Visible& visible, float sum) {
+/// What rounding leaves of the keys that decide.
+void Worker::keep_rests(int r, const SoftmaxRow& row) {
+  int decide[kManyKeys];
+  const int n = deciding_keys(k_, row.x, row.n, row.sum, decide);
+  Outlier* to = outlier_[r - block_.first];
+  for (int i = 0; i < n; ++i)
+    if (const float rest = row.x[decide[i]] - to_float(row.rounded[decide[i]]); rest != 0)
+      *to++ = {int(row.x - scores(r)) + decide[i], rest};
+  outliers_[r - block_.first] = int(to - outlier_[r - block_.first]);
+}
+
+/// Probabilities, times scales if values have such per key, as digits; `sum` of the probabilities.
+void Worker::split_probabilities(int r, float sum) {
   float* x = scores(r);
-  const int padded = lanes_above(now_->count), row = r - block_.first;
-  outliers_[row] = 0;
-  if (plan_.products == Products::bf16) {
-    int decide[kManyKeys];
-    const int n = visible.any() ? deciding_keys(k_, x, padded, sum, decide) : 0;
-    float exact[kManyKeys];
-    for (int i = 0; i < n; ++i) exact[i] = x[decide[i]];
-    bf16* const rounded = s_.rounded + row * kScorePitch;
-    k_.multiply(x, nullptr, padded, rounded);
-    for (int i = 0; i < n; ++i)
-      if (const float rest = exact[i] - to_float(rounded[decide[i]]); rest != 0)
-        outlier_[row][outliers_[row]++] = {decide[i], rest};
-  } else if (plan_.products == Products::int8) {
-    std::uint8_t* digits = s_.digits + std::ptrdiff_t(row) * plan_.probability_digits * kScorePitch;
-    float largest = sum > 0 ? 1 : 0;  // the largest probability is exp(0)
-    if (plan_.keyed_values) largest = k_.max_abs(x, padded), sum = k_.sum(x, padded, 1);
-    const float max = std::max(take_outliers(r, x, padded, sum, largest), 0x1p-100f);
-    const float top = plan_.probability_digits == 2 ? kTop : 0x1p21f;
-    k_.split_codes(x, padded, top / max, plan_.probability_digits, digits, kScorePitch);
-    probability_unit_[r] = std::isfinite(sum) ? max / top : kNaN;
-  }
+  const int padded = lanes_above(now_->count), digits = plan_.probability_digits;
+  float largest = sum > 0 ? 1 : 0;  // the largest probability is exp(0)
+  if (plan_.keyed_values) largest = k_.max_abs(x, padded), sum = k_.sum(x, padded, 1);
+  const float max = std::max(take_outliers(r, x, padded, sum, largest), 0x1p-100f);
+  const float top = digits == 2 ? kTop : 0x1p21f;
+  k_.split_codes(x, padded, top / max, digits, s_.digits + std::ptrdiff_t(r - block_.first) * digits * kScorePitch,
+                 kScorePitch);
+  probability_unit_[r] = std::isfinite(sum) ? max / top : kNaN;
 }
 
 /// Digits share a unit, so one key that stands out (an attention sink) would leave few bits to the others, which may

@@ -160,7 +160,8 @@ class Worker {
   void softmax(const Partial& all);
   float scale_and_mask(int row, const Visible&) const;
   float scale_by_value(float* x, const Visible&) const;
-  void round_probabilities(int row, const Visible&, float sum);
+  void keep_rests(int row, const SoftmaxRow&);
+  void split_probabilities(int row, float sum);
   float take_outliers(int row, float* x, int count, float sum, float max);
 
   // dense_values.cc
@@ -178,6 +179,16 @@ class Worker {
   const Kernels& k_;
   const Scratch& s_;
   float* scores(int row) const { return s_.scores + (row - block_.first) * kScorePitch; }
+  bf16* rounded(int row) const { return s_.rounded + (row - block_.first) * kScorePitch; }
+  /// f(row, what it sees of the chunk) for the rows of the block.
+  template <class F>
+  void each_row(F f) const {
+    int query = block_.first / tile_.heads, head = block_.first % tile_.heads;
+    for (int r = block_.first; r < block_.end; ++r) {
+      f(r, now_->visible[query]);
+      if (++head == tile_.heads) head = 0, ++query;
+    }
+  }
   std::ptrdiff_t part_pitch() const { return gemv_values() ? kGemvColumns : kPanel; }
   float* part(int row) const { return s_.part + (row - block_.first) * part_pitch(); }
 

@@ -305,12 +305,12 @@ class Worker {
     k_.softmax(row, heads_);
     int* decide = s_.decide;
     for (int h = 0; h < heads_; ++h) {
-      const auto& [x, n, scale, max, sum] = row[h];
+      const float sum = row[h].sum;
       // Without any preference all heads are alike, and so are their errors, those of the scales: they get 16 bits.
-      alike_[h] = plan_.quantised && plan_.rounds && sum == float(n);
-      deciding_[h] = !plan_.rounds || alike_[h] ? 0 : deciding_keys(k_, x, n, sum, decide);
+      alike_[h] = plan_.quantised && plan_.rounds && sum == float(count_);
+      deciding_[h] = !plan_.rounds || alike_[h] ? 0 : deciding_keys(k_, row[h].x, count_, sum, decide);
       decide += deciding_[h];
-      rescale[h] = all.merge(h, max, sum, 0);
+      rescale[h] = all.merge(h, row[h].largest, sum, 0);
     }
   }
 
