@@ -363,11 +363,10 @@ DSAKIT_INLINE typename V::F power_of_two(typename V::F x, typename V::F unit) {
   using F = typename V::F;
   const auto fma = fma_or_doubles<V>;
   const auto c = [](float v) __attribute__((always_inline)) { return V::set_float(v); };
-  constexpr float kMagic = 1572864.0f;  // 1.5 * 2^20, to which eighths are rounded
-  const F shifted = fma(x, unit, c(kMagic)), u = fma(x, unit, c(kMagic) - shifted);
+  const F magic = c(kEighthsMagic), shifted = fma(x, unit, magic), u = fma(x, unit, magic - shifted);
   const F power = V::power_of_eighths(shifted);
   const F p = fma(u, fma(u, c(5.549621e-2f), c(2.4025768e-1f)), c(6.9314724e-1f));
-  return V::unless_less(shifted, kMagic - 125, fma(power, u * p, power));
+  return V::unless_less(shifted, kEighthsMagic - 125, fma(power, u * p, power));
 }
 
 /// Of scores times the scale; a scale that may turn their order goes on them first.
@@ -517,46 +516,37 @@ void join_codes(const std::int32_t* __restrict products, std::ptrdiff_t pitch, i
              unit;
 }
 
-/// exp(x) = y * 2^n with 0.7 < y < 1.42; n in the low bits of `shifted`. x = n ln 2 + r, |r| <= ln 2 / 2; ln 2 =
-/// 0.693359375 (9 bits: n times it is exact) - 2.1219444e-4. exp(r) = 1 + r + r^2 p(r), p minimax of degree 4: relative
-/// error 3.2e-9 before rounding. Without fma: the bits go into a result. Of N registers, step by step: a chain of them is
-/// longer than what a core looks ahead.
-template <class V, int N>
-DSAKIT_INLINE void exp_mantissas(const typename V::F (&x)[N], typename V::F (&y)[N], typename V::F (&shifted)[N]) {
-  using F = typename V::F;
-  const F magic = V::set_float(12582912.0f);
-  F r[N];
-  const auto each = [](auto f) __attribute__((always_inline)) {
-#pragma GCC unroll 4
-    for (int i = 0; i < N; ++i) f(i);
-  };
-  const auto step = [&](float next) __attribute__((always_inline)) {
-    each([&](int i) __attribute__((always_inline)) { y[i] = r[i] * y[i] + next; });
-  };
-  each([&](int i) __attribute__((always_inline)) { shifted[i] = x[i] * 1.44269504f + magic; });
-  each([&](int i) __attribute__((always_inline)) { y[i] = shifted[i] - magic; });
-  each([&](int i) __attribute__((always_inline)) { r[i] = y[i] * 2.12194440e-4f + (y[i] * -0.693359375f + x[i]); });
-  each([&](int i) __attribute__((always_inline)) { y[i] = r[i] * 1.3814320e-3f + 8.3688507e-3f; });
-  step(4.1668400e-2f), step(1.6666520e-1f), step(4.9999994e-1f);
-  each([&](int i) __attribute__((always_inline)) { y[i] = r[i] * r[i] * y[i] + r[i] + 1.0f; });
-}
-
-/// a * sigmoid(a) * b of `some` elements of each of N registers.
+/// a * sigmoid(a) * b of `some` elements of each of N registers, step by step: a chain of them is longer than what a core
+/// looks ahead. exp(x) = 2^(n / 8) * (1 + e); x = n / 8 ln 2 + r, |r| <= ln 2 / 16; ln 2 = 0.693359375 (9 bits: n / 8 times it
+/// is exact) - 2.1219444e-4. e = r + r^2 p(r), p minimax of degree 1: relative error 2.6e-8 before rounding. Without fma: the
+/// bits go into a result.
 template <class V, int N, class T>
 DSAKIT_INLINE void gate(const T* a, const T* b, int some, typename V::F (&y)[N]) {
   using F = typename V::F;
   using I = typename V::I;
-  // exp(-x) only meets 1, so that less than exp(-40) is as good as that. 2^n in two steps: it may overflow.
-  F x[N], shifted[N];
+  const F magic = V::set_float(kEighthsMagic);
+  F x[N], shifted[N], r[N];
+  const auto each = [](auto f) __attribute__((always_inline)) {
 #pragma GCC unroll 4
-  for (int i = 0; i < N; ++i)
+    for (int i = 0; i < N; ++i) f(i);
+  };
+  // exp(-x) only meets 1, so that less than exp(-40) is as good as that.
+  each([&](int i) __attribute__((always_inline)) {
     x[i] = V::min(V::max(-load_row<V>(a + i * V::kLanes, some), V::set_float(-40)), V::set_float(89));
-  exp_mantissas<V>(x, y, shifted);
-#pragma GCC unroll 4
-  for (int i = 0; i < N; ++i) y[i] = F(I(y[i]) + ((I(shifted[i]) - 1) << 23)) * 2.0f + 1.0f;
-#pragma GCC unroll 4
-  for (int i = 0; i < N; ++i)
+  });
+  each([&](int i) __attribute__((always_inline)) { shifted[i] = x[i] * 1.44269504f + magic; });
+  each([&](int i) __attribute__((always_inline)) { y[i] = shifted[i] - magic; });
+  each([&](int i) __attribute__((always_inline)) { r[i] = y[i] * 2.12194440e-4f + (y[i] * -0.693359375f + x[i]); });
+  each([&](int i) __attribute__((always_inline)) { y[i] = r[i] * 1.6666858e-1f + 5.0006450e-1f; });
+  each([&](int i) __attribute__((always_inline)) { y[i] = r[i] * r[i] * y[i] + r[i]; });
+  each([&](int i) __attribute__((always_inline)) {
+    const F half = F(I(V::power_of_eighths(shifted[i])) - (1 << 23));  // of the power, which may overflow
+    y[i] = half * y[i] + half;
+  });
+  each([&](int i) __attribute__((always_inline)) { y[i] = y[i] + y[i] + 1.0f; });
+  each([&](int i) __attribute__((always_inline)) {
     y[i] = load_row<V>(a + i * V::kLanes, some) / y[i] * load_row<V>(b + i * V::kLanes, some);
+  });
 }
 
 template <class V, class T>

@@ -61,6 +61,8 @@ struct VecBase {
   }
 };
 
+constexpr float kEighthsMagic = 1572864.0f;  // 1.5 * 2^20: what is added to it is rounded to eighths
+
 /// The bits of 2^(b / 8), less b << 20: so the bits of 2^(n / 8) are those of b = n mod 8, plus n << 20. Twice, for
 /// registers of sixteen lanes.
 struct Eighths {

@@ -27,7 +27,7 @@ struct Vec128 : VecBase<16> {
   DSAKIT_INLINE static I max(I a, I b) { return a > b ? a : b; }
   DSAKIT_INLINE static F to_float(I x) { return __builtin_convertvector(x, F); }
   DSAKIT_INLINE static I where_number(F x, I bits) { return bits & I(x == x); }
-  /// 2^(n / 8) for -1008 <= n <= 0, shifted = n / 8 + 1.5 * 2^20.
+  /// 2^(n / 8), -1008 <= n < 1024, of kEighthsMagic + n / 8.
   DSAKIT_INLINE static F power_of_eighths(F shifted) {
     const I at = I(shifted) & 7;
     const std::int32_t* const bits = kEighths.bits;
