@@ -196,6 +196,7 @@ class Bench {
     const bf16 *const a = a_bf16_.data(), *const two[] = {a, a + n};
     time("swiglu", &Kernels::swiglu, size, n, [&](auto f) { f(a, a + n, n, high_.data()); });
     time("rms_norm", &Kernels::rms_norm, size, n, [&](auto f) { f(a, x, n, 1e-6f, high_.data()); });
+    time("rms_norm_divided", &Kernels::rms_norm_divided, size, n, [&](auto f) { f(a, x, n, 1e-6f, high_.data()); });
     time("add_rms_norm", &Kernels::add_rms_norm, size, n,
          [&](auto f) { f(a, a + n, x, nullptr, n, 1e-6f, low_.data(), high_.data()); });
     time("weighted_sum", &Kernels::weighted_sum, size, n, [&](auto f) { f(two, x, 2, n, high_.data()); });

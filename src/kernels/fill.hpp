@@ -66,6 +66,7 @@ void fill_width(Kernels& k) {
   k.hadamard = hadamard<V>;
   k.swiglu = {{swiglu<V, bf16>}, {swiglu<V, f16>}, {swiglu<V, float>}};
   k.rms_norm = {{rms_norm<V, bf16>}, {rms_norm<V, f16>}, {rms_norm<V, float>}};
+  k.rms_norm_divided = {{rms_norm_divided<V, bf16>}, {rms_norm_divided<V, f16>}, {rms_norm_divided<V, float>}};
   k.add_rms_norm = {{add_rms_norm<V, bf16>}, {add_rms_norm<V, f16>}, {add_rms_norm<V, float>}};
   k.weighted_sum = {{weighted_sum<V, bf16>}, {weighted_sum<V, f16>}, {weighted_sum<V, float>}};
   k.divide = {{divide<V, bf16>}, {divide<V, f16>}, {divide<V, float>}};

@@ -280,7 +280,9 @@ struct Kernels {
   /// rstd = 1 / sqrt(canonical sum of x*x, times 1/n, plus epsilon), which it returns; y = T(x * rstd * gamma); y may be
   /// x.
   OfEach<RmsNorm> rms_norm;
-  /// x = T(a + b); the same of it, but x * rstd is rounded to T; with beta then + beta, f16 rounded before.
+  /// y = T(x / sqrt(canonical sum of x*x, times 1/n, plus epsilon) * gamma); y may be x. Returns the root.
+  OfEach<RmsNorm> rms_norm_divided;
+  /// x = T(a + b); the same as rms_norm of it, but x * rstd is rounded to T; with beta then + beta, f16 rounded before.
   OfEach<AddRmsNorm> add_rms_norm;
   /// y = T(0 + rows[0] * weights[0] + rows[1] * weights[1] ...), element-wise.
   OfEach<WeightedSum> weighted_sum;

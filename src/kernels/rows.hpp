@@ -569,18 +569,33 @@ DSAKIT_INLINE float inverse_root(float sum, std::int64_t n, float epsilon) {
   return 1.0f / __builtin_sqrtf(sum * (1.0f / static_cast<float>(n)) + epsilon);
 }
 
+/// Canonical.
 template <class V, class T>
-float rms_norm(const T* x, const float* gamma, std::int64_t n, float epsilon, T* y) noexcept {
-  const float sum = canonical_sum<V>(n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
+DSAKIT_INLINE float squares_of_row(const T* x, std::int64_t n) {
+  return canonical_sum<V>(n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
     const typename V::F v = load_row<V>(x + i, some);
     return v * v;
   });
-  const float rstd = inverse_root(sum, n, epsilon);
+}
+
+template <class V, class T>
+float rms_norm(const T* x, const float* gamma, std::int64_t n, float epsilon, T* y) noexcept {
+  const float rstd = inverse_root(squares_of_row<V>(x, n), n, epsilon);
   store_row<V>(y, n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
     prefetch_l2(x + n + i);  // of the next row
     return load_row<V>(x + i, some) * rstd * V::load_floats(gamma + i, some);
   });
   return rstd;
+}
+
+template <class V, class T>
+float rms_norm_divided(const T* x, const float* gamma, std::int64_t n, float epsilon, T* y) noexcept {
+  const float root = __builtin_sqrtf(squares_of_row<V>(x, n) * (1.0f / static_cast<float>(n)) + epsilon);
+  store_row<V>(y, n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
+    prefetch_l2(x + n + i);  // of the next row
+    return load_row<V>(x + i, some) / root * V::load_floats(gamma + i, some);
+  });
+  return root;
 }
 
 template <class V, class T>

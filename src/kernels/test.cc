@@ -934,6 +934,20 @@ class RowsOf {
     });
   }
 
+  void rms_norm_divided() const {
+    each_size([&](int n, Edge edge) {
+      const Guarded<T> x(row(n, 3), edge), y(n, edge);
+      const Guarded<float> gamma(random_floats(n, 2), edge);
+      std::vector<float> expected = floats(x, n);
+      const float root = root_of(expected, 0.1f);
+      for (int i = 0; i < n; ++i) expected[i] = expected[i] / root * gamma[i];
+      ASSERT_TRUE(same(k.rms_norm_divided(x, gamma, n, 0.1f, y), root)) << n;
+      ASSERT_TRUE(same(y.values(), rounded<T>(expected))) << n;
+      k.rms_norm_divided(x, gamma, n, 0.1f, x);
+      ASSERT_TRUE(same(x.values(), y.values())) << n;
+    });
+  }
+
   void add_rms_norm() const {
     each_size([&](int n, Edge edge) {
       const Guarded<T> a(row(n, 3), edge), b(row(n, 2), edge), x(n, edge), y(n, edge);
@@ -994,15 +1008,16 @@ class RowsOf {
     for (int i = 0; i < n; ++i) y[i] = to_float(x[i]);
     return y;
   }
-  static float rstd_of(const std::vector<float>& x, float epsilon) {
+  static float root_of(const std::vector<float>& x, float epsilon) {
     float lane[16] = {};
     for (std::size_t i = 0; i < x.size(); ++i) {
       const float square = x[i] * x[i];
       lane[i % 16] += square;
     }
     const float mean = folded(lane) * (1.0f / float(x.size()));
-    return 1.0f / std::sqrt(mean + epsilon);
+    return std::sqrt(mean + epsilon);
   }
+  static float rstd_of(const std::vector<float>& x, float epsilon) { return 1.0f / root_of(x, epsilon); }
 
   const Kernels& k;
 };
@@ -1013,6 +1028,7 @@ void on_rows_of_each(const Kernels& k, Test test) {
 }
 TEST_P(OnRung, SwigluOfRows) { on_rows_of_each(k, [](const auto& rows) { rows.swiglu(); }); }
 TEST_P(OnRung, RmsNorm) { on_rows_of_each(k, [](const auto& rows) { rows.rms_norm(); }); }
+TEST_P(OnRung, RmsNormDivided) { on_rows_of_each(k, [](const auto& rows) { rows.rms_norm_divided(); }); }
 TEST_P(OnRung, AddRmsNorm) { on_rows_of_each(k, [](const auto& rows) { rows.add_rms_norm(); }); }
 TEST_P(OnRung, WeightedSum) { on_rows_of_each(k, [](const auto& rows) { rows.weighted_sum(); }); }
 

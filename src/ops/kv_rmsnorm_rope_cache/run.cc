@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cstring>
 
 #include "ops/convert.hpp"
 #include "ops/kv_rmsnorm_rope_cache/problem.hpp"
 #include "ops/last_wins.hpp"
-#include "ops/norm.hpp"
 #include "ops/prolog/tile.hpp"
 #include "ops/rope.hpp"
 
@@ -37,18 +35,63 @@ struct Scratch {  // of one thread
         stored(memory.take<std::byte>(2 * p.width())) {}
 };
 
-/// A row of fp32 to where it goes: as it is, rounded once, and in the cache, there as codes if it is int8.
-void put(const Kernels& kernels, const Part& part, DType dtype, std::int64_t token, std::int64_t slot, float* row,
-         const float* scale, std::byte* stored) {
-  const std::int64_t n = part.width, bytes = n * size_of(dtype);
-  const bool out = part.out.tensor.data, rounded = slot >= 0 && !part.codes();
-  if (out || rounded) narrow(kernels, row, n, {.data = stored, .dtype = dtype}, 0);
-  if (out) std::memcpy(part.out.row<bf16>(token), stored, std::size_t(bytes));
-  if (rounded) part.cache.store(slot, stored, bytes);
-  if (slot < 0 || rounded) return;
-  for (std::int64_t i = 0; i < n; ++i) row[i] = row[i] * scale[i];
-  kernels.quantize(row, n, 1, reinterpret_cast<std::int8_t*>(stored));
-  part.cache.store(slot, stored, n);
+/// A row that is rounded once, to where it goes: `make` writes it to its place among the results, or in a cache of one run.
+template <class T, class Make>
+void put_rounded(const Part& part, std::int64_t token, std::int64_t slot, std::byte* stored, Make make) {
+  T* const out = part.out.tensor.data ? part.out.row<T>(token) : nullptr;
+  T* const in_place = slot >= 0 && part.cache.piece == 0 ? part.cache.first.row<T>(slot) : nullptr;
+  T* const y = out ? out : in_place ? in_place : reinterpret_cast<T*>(stored);
+  make(y);
+  if (slot >= 0 && y != in_place) part.cache.store(slot, y, part.width * std::int64_t(sizeof(T)));
+}
+
+/// A row of fp32 to where it goes: its rounded form to the results, its codes to an int8 cache.
+template <class T>
+void put_codes(const Kernels& kernels, const Part& part, std::int64_t token, std::int64_t slot, float* row,
+               const float* scale, std::byte* stored) {
+  if (part.out.tensor.data) kernels.round(row, part.width, part.out.row<T>(token));
+  if (slot < 0) return;
+  for (std::int64_t i = 0; i < part.width; ++i) row[i] = row[i] * scale[i];
+  kernels.quantize(row, part.width, 1, reinterpret_cast<std::int8_t*>(stored));
+  part.cache.store(slot, stored, part.width);
+}
+
+/// Both rows of a token.
+template <class T>
+void put_token(const Problem& p, const Kernels& kernels, const Shared& shared, const Scratch& s, std::int64_t token,
+               std::int64_t slot) {
+  const T* const kv = p.kv.row<T>(token);
+  const T* const latent = kv + p.latent.column;
+  if (p.latent.codes()) {
+    kernels.widen(latent, p.latent.width, s.x);
+    kernels.rms_norm_divided(s.x, shared.gamma, p.latent.width, p.epsilon, s.y);
+    put_codes<T>(kernels, p.latent, token, slot, s.y, shared.latent_scale, s.stored);
+  } else {
+    put_rounded<T>(p.latent, token, slot, s.stored, [&](T* y) {
+      kernels.rms_norm_divided(latent, shared.gamma, p.latent.width, p.epsilon, y);
+    });
+  }
+  const T *const rope = kv + p.rope.column, *const cos = p.cos.row<T>(token), *const sin = p.sin.row<T>(token);
+  const std::int64_t n = p.rope.width;
+  if (p.rope.codes()) {
+    kernels.widen(rope, n, s.x), kernels.widen(cos, n, s.cos), kernels.widen(sin, n, s.sin);
+    rotate(RopeLayout::interleaved_to_half, s.x, s.cos, s.sin, n / 2, s.y);
+    put_codes<T>(kernels, p.rope, token, slot, s.y, shared.rope_scale, s.stored);
+  } else {
+    put_rounded<T>(p.rope, token, slot, s.stored, [&](T* y) {
+      kernels.rotate(RotateRows<T>{.pairs = RopePairs::adjacent_to_half,
+                                   .x = rope,
+                                   .x_stride = n,
+                                   .cos = cos,
+                                   .cos_stride = n,
+                                   .sin = sin,
+                                   .sin_stride = n,
+                                   .y = y,
+                                   .y_stride = n,
+                                   .rows = 1,
+                                   .half = n / 2});
+    });
+  }
 }
 
 }  // namespace
@@ -83,13 +126,8 @@ void run(const Problem& p, Call& call) {
         for (std::int64_t t = task * kTokens, end = std::min(t + kTokens, p.tokens); t < end; ++t) {
           const std::int64_t slot = shared.slots[t];
           if (slot < 0 && !p.latent.out.tensor.data) continue;
-          widen(kernels, p.kv.tensor, p.kv.offset(t), p.width(), s.x);
-          rms_norm(kernels, NormOrder::torch_npu, s.x + p.latent.column, p.latent.width, shared.gamma, p.epsilon, s.y);
-          put(kernels, p.latent, dtype, t, slot, s.y, shared.latent_scale, s.stored);
-          widen(kernels, p.cos.tensor, p.cos.offset(t), p.rope.width, s.cos);
-          widen(kernels, p.sin.tensor, p.sin.offset(t), p.rope.width, s.sin);
-          rotate(RopeLayout::interleaved_to_half, s.x + p.rope.column, s.cos, s.sin, p.rope.width / 2, s.y);
-          put(kernels, p.rope, dtype, t, slot, s.y, shared.rope_scale, s.stored);
+          if (dtype == DType::bf16) put_token<bf16>(p, kernels, shared, s, t, slot);
+          else put_token<f16>(p, kernels, shared, s, t, slot);
         }
       });
 }
