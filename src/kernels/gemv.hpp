@@ -208,7 +208,8 @@ DSAKIT_INLINE typename V::F join(const typename V::I* digit, float unit) {
   return x * unit;
 }
 
-/// Of few rows the sums of two blocks of keys take turns: a dot has to wait for the one before it.
+/// Of few rows the sums of two blocks of keys take turns, line by line: a dot has to wait for the one before it. Keys whose
+/// rows lie a power of two apart share sets of L1: a line that is not used up at once is gone when its other half is wanted.
 template <class V, class Kind, int Digits, int Rows>
 [[gnu::noinline]] void gemv_dots_tile(const GemvDots& t) {
   using I = typename V::I;
@@ -217,6 +218,7 @@ template <class V, class Kind, int Digits, int Rows>
   constexpr int kKeys = Block::kKeys * kHalves, kSteps = Block::kRegisters;
   const int bytes = t.bytes, count = t.count, pitch = t.pitch;
   constexpr int kStepsOfLine = 64 * kSteps / (Block::kKeys * Block::kBytes);
+  constexpr int kLine = kHalves > 1 ? 64 : Block::kBytes;
   RowsAhead soon(t.keys, count, t.ahead, 0, bytes, t.ahead_bytes);
   Block next;
   if constexpr (Block::kOverlaps)
@@ -232,32 +234,35 @@ template <class V, class Kind, int Digits, int Rows>
 #pragma GCC unroll 2
     for (int h = 1; h <= kHalves; ++h) row[h] = j + Block::kKeys * h < count ? row[0] + Block::kKeys * h : row[0];
     soon.start(j);
-    for (int d = 0; d < bytes; d += Block::kBytes)
+    for (int line = 0, end; line < bytes; line = end) {
+      end = least(line + kLine, bytes);
 #pragma GCC unroll 2
-      for (int h = 0; h < kHalves; ++h) {
-        const bool down = h + 1 == kHalves, last = d + Block::kBytes >= bytes;
-        const std::byte* const* next_row = down && !last ? row[0] : row[h + 1];
-        const int next_d = !down ? d : last ? 0 : d + Block::kBytes;
-        if constexpr (!Block::kOverlaps) next.take(row[h], d, bytes - d);
-        const Block now = next;
-        if (V::kBytes < 64 && d % 64 == 0) {
-          const std::byte* const* near = j + kKeys < count ? row[0] + kKeys : row[0];
+      for (int h = 0; h < kHalves; ++h)
+        for (int d = line; d < end; d += Block::kBytes) {
+          const bool across = d + Block::kBytes >= end, down = across && h + 1 == kHalves, last = down && end == bytes;
+          const std::byte* const* next_row = !across ? row[h] : down && !last ? row[0] : row[h + 1];
+          const int next_d = !across ? d + Block::kBytes : !down ? line : last ? 0 : end;
+          if constexpr (!Block::kOverlaps) next.take(row[h], d, bytes - d);
+          const Block now = next;
+          if (V::kBytes < 64 && d % 64 == 0) {
+            const std::byte* const* near = j + kKeys < count ? row[0] + kKeys : row[0];
 #pragma GCC unroll 16
-          for (int k = 0; k < Block::kKeys; ++k) prefetch_l1(near[k] + d);
-        }
-        const std::int32_t* q = t.query + GemvQuery::at(pitch, 0, d / 4 * (Kind::kWordPerStep ? Kind::kSteps : 1));
-        unrolled<kSteps>([&]<int Step>() __attribute__((always_inline)) {
-#pragma GCC unroll 2
-          for (int w = 0; w < Kind::kSteps; ++w) {
-            const I x = Kind::key(now.x[Step], w);
-#pragma GCC unroll 12
-            for (int r = 0; r < kRows; ++r) Kind::meet(sum[h][r], x, q + w * t.plane + Kind::word(r));
-            if (Kind::kWordPerStep || w + 1 == Kind::kSteps) q += pitch;
+            for (int k = 0; k < Block::kKeys; ++k) prefetch_l1(near[k] + d);
           }
-          if constexpr (Block::kOverlaps) next.template step<Step>(next_row, next_d, bytes - next_d);
-          if (Step % kStepsOfLine == 0 && t.ahead_bytes > 0) soon.ask<1>();
-        });
-      }
+          const std::int32_t* q = t.query + GemvQuery::at(pitch, 0, d / 4 * (Kind::kWordPerStep ? Kind::kSteps : 1));
+          unrolled<kSteps>([&]<int Step>() __attribute__((always_inline)) {
+#pragma GCC unroll 2
+            for (int w = 0; w < Kind::kSteps; ++w) {
+              const I x = Kind::key(now.x[Step], w);
+#pragma GCC unroll 12
+              for (int r = 0; r < kRows; ++r) Kind::meet(sum[h][r], x, q + w * t.plane + Kind::word(r));
+              if (Kind::kWordPerStep || w + 1 == Kind::kSteps) q += pitch;
+            }
+            if constexpr (Block::kOverlaps) next.template step<Step>(next_row, next_d, bytes - next_d);
+            if (Step % kStepsOfLine == 0 && t.ahead_bytes > 0) soon.ask<1>();
+          });
+        }
+    }
 #pragma GCC unroll 2
     for (int h = 0; h < kHalves; ++h)
       if (j + Block::kKeys * h < count)
