@@ -208,17 +208,25 @@ DSAKIT_INLINE typename V::F join(const typename V::I* digit, float unit) {
   return x * unit;
 }
 
-/// Of few rows the sums of two blocks of keys take turns, line by line: a dot has to wait for the one before it. Keys whose
-/// rows lie a power of two apart share sets of L1: a line that is not used up at once is gone when its other half is wanted.
+/// Whether a line each of 32 keys is more than L1 keeps, where rows share sets that lie a multiple of 1 KiB apart. Blocks that
+/// take turns by half lines would find the other halves gone.
+DSAKIT_INLINE bool rows_share_sets(const GemvDots& t) {
+  return t.count > 1 && (reinterpret_cast<std::uintptr_t>(t.keys[1]) - reinterpret_cast<std::uintptr_t>(t.keys[0])) % 1024 == 0;
+}
+
+/// Of few rows the sums of two blocks of keys take turns: a dot has to wait for the one before it.
 template <class V, class Kind, int Digits, int Rows>
+constexpr int kBlocksInTurn = KeyBlock<V, Kind>::kOverlaps && Rows * Digits <= 6 ? 2 : 1;
+
+/// `Turn`: so many bytes of each key at most, half a line or a line.
+template <class V, class Kind, int Digits, int Rows, int Turn>
 [[gnu::noinline]] void gemv_dots_tile(const GemvDots& t) {
   using I = typename V::I;
   using Block = KeyBlock<V, Kind>;
-  constexpr int kRows = Rows * Digits, kHalves = Block::kOverlaps && kRows <= 6 ? 2 : 1;
+  constexpr int kRows = Rows * Digits, kHalves = kBlocksInTurn<V, Kind, Digits, Rows>;
   constexpr int kKeys = Block::kKeys * kHalves, kSteps = Block::kRegisters;
   const int bytes = t.bytes, count = t.count, pitch = t.pitch;
   constexpr int kStepsOfLine = 64 * kSteps / (Block::kKeys * Block::kBytes);
-  constexpr int kLine = kHalves > 1 ? 64 : Block::kBytes;
   RowsAhead soon(t.keys, count, t.ahead, 0, bytes, t.ahead_bytes);
   Block next;
   if constexpr (Block::kOverlaps)
@@ -234,35 +242,42 @@ template <class V, class Kind, int Digits, int Rows>
 #pragma GCC unroll 2
     for (int h = 1; h <= kHalves; ++h) row[h] = j + Block::kKeys * h < count ? row[0] + Block::kKeys * h : row[0];
     soon.start(j);
-    for (int line = 0, end; line < bytes; line = end) {
-      end = least(line + kLine, bytes);
-#pragma GCC unroll 2
-      for (int h = 0; h < kHalves; ++h)
-        for (int d = line; d < end; d += Block::kBytes) {
-          const bool across = d + Block::kBytes >= end, down = across && h + 1 == kHalves, last = down && end == bytes;
-          const std::byte* const* next_row = !across ? row[h] : down && !last ? row[0] : row[h + 1];
-          const int next_d = !across ? d + Block::kBytes : !down ? line : last ? 0 : end;
-          if constexpr (!Block::kOverlaps) next.take(row[h], d, bytes - d);
-          const Block now = next;
-          if (V::kBytes < 64 && d % 64 == 0) {
-            const std::byte* const* near = j + kKeys < count ? row[0] + kKeys : row[0];
+    const bool asks = t.ahead_bytes > 0;
+    const auto meet = [&](int h, int d, const std::byte* const* next_row, int next_d) __attribute__((always_inline)) {
+      if constexpr (!Block::kOverlaps) next.take(row[h], d, bytes - d);
+      const Block now = next;
+      if (V::kBytes < 64 && d % 64 == 0) {
+        const std::byte* const* near = j + kKeys < count ? row[0] + kKeys : row[0];
 #pragma GCC unroll 16
-            for (int k = 0; k < Block::kKeys; ++k) prefetch_l1(near[k] + d);
-          }
-          const std::int32_t* q = t.query + GemvQuery::at(pitch, 0, d / 4 * (Kind::kWordPerStep ? Kind::kSteps : 1));
-          unrolled<kSteps>([&]<int Step>() __attribute__((always_inline)) {
+        for (int k = 0; k < Block::kKeys; ++k) prefetch_l1(near[k] + d);
+      }
+      const std::int32_t* q = t.query + GemvQuery::at(pitch, 0, d / 4 * (Kind::kWordPerStep ? Kind::kSteps : 1));
+      unrolled<kSteps>([&]<int Step>() __attribute__((always_inline)) {
 #pragma GCC unroll 2
-            for (int w = 0; w < Kind::kSteps; ++w) {
-              const I x = Kind::key(now.x[Step], w);
+        for (int w = 0; w < Kind::kSteps; ++w) {
+          const I x = Kind::key(now.x[Step], w);
 #pragma GCC unroll 12
-              for (int r = 0; r < kRows; ++r) Kind::meet(sum[h][r], x, q + w * t.plane + Kind::word(r));
-              if (Kind::kWordPerStep || w + 1 == Kind::kSteps) q += pitch;
-            }
-            if constexpr (Block::kOverlaps) next.template step<Step>(next_row, next_d, bytes - next_d);
-            if (Step % kStepsOfLine == 0 && t.ahead_bytes > 0) soon.ask<1>();
-          });
+          for (int r = 0; r < kRows; ++r) Kind::meet(sum[h][r], x, q + w * t.plane + Kind::word(r));
+          if (Kind::kWordPerStep || w + 1 == Kind::kSteps) q += pitch;
         }
-    }
+        if constexpr (Block::kOverlaps) next.template step<Step>(next_row, next_d, bytes - next_d);
+        if (Step % kStepsOfLine == 0 && asks) soon.ask<1>();
+      });
+    };
+    for (int d = 0; d < bytes; d += Turn)
+#pragma GCC unroll 2
+      for (int h = 0; h < kHalves; ++h) {
+        const bool down = h + 1 == kHalves, last = d + Turn >= bytes;
+        const std::byte* const* const next_row = down && !last ? row[0] : row[h + 1];
+        const int next_d = !down ? d : last ? 0 : d + Turn;
+        if constexpr (Turn == Block::kBytes) {
+          meet(h, d, next_row, next_d);
+        } else {
+          const bool two = d + Block::kBytes < bytes;
+          meet(h, d, two ? row[h] : next_row, two ? d + Block::kBytes : next_d);
+          if (two) meet(h, d + Block::kBytes, next_row, next_d);
+        }
+      }
 #pragma GCC unroll 2
     for (int h = 0; h < kHalves; ++h)
       if (j + Block::kKeys * h < count)
@@ -285,7 +300,11 @@ DSAKIT_INLINE void gemv_dots_tiles(GemvDots t, int rows) {
   for (int n; rows > 0; rows -= n, t.query += Kind::word(n * Digits), t.unit += t.unit ? n : 0, t.y += n * t.y_pitch) {
     const int tiles = (rows + kMost - 1) / kMost;
     n = (rows + tiles - 1) / tiles;
-    with_constant<kMost>(n, [&]<int Rows>() { gemv_dots_tile<V, Kind, Digits, Rows>(t); });
+    with_constant<kMost>(n, [&]<int Rows>() {
+      if constexpr (Digits == 1 && kBlocksInTurn<V, Kind, Digits, Rows> > 1)
+        if (rows_share_sets(t)) return gemv_dots_tile<V, Kind, Digits, Rows, 64>(t);
+      gemv_dots_tile<V, Kind, Digits, Rows, KeyBlock<V, Kind>::kBytes>(t);
+    });
     t.ahead_bytes = 0;  // the first tile has asked
   }
 }
