@@ -1345,12 +1345,13 @@ template <class T>
 struct Rows {
   std::vector<std::unique_ptr<Guarded<T>>> row;
   std::vector<const T*> pointer;
-  Rows(int count, int dims) {
+  /// `alike`: each begins where its page does.
+  Rows(int count, int dims, bool alike = false) {
     for (int j = 0; j < count; ++j) {
-      if constexpr (sizeof(T) == 1) row.push_back(std::make_unique<Guarded<T>>(random_codes(dims), kEdges[j % 2]));
-      else if constexpr (sizeof(T) == 4)
-        row.push_back(std::make_unique<Guarded<T>>(random_floats(dims), kEdges[j % 2]));
-      else row.push_back(std::make_unique<Guarded<T>>(random_halves<T>(dims), kEdges[j % 2]));
+      const Edge edge = alike ? Edge::begin : kEdges[j % 2];
+      if constexpr (sizeof(T) == 1) row.push_back(std::make_unique<Guarded<T>>(random_codes(dims), edge));
+      else if constexpr (sizeof(T) == 4) row.push_back(std::make_unique<Guarded<T>>(random_floats(dims), edge));
+      else row.push_back(std::make_unique<Guarded<T>>(random_halves<T>(dims), edge));
       pointer.push_back(*row.back());
     }
   }
@@ -1526,7 +1527,8 @@ TEST_P(OnRung, GemvOfPairs) {
   for (const int few : {1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 24})
     for (const int count : {1, 2, 15, 16, 17, 33, 63, 64})
       for (const int width : {1, 2, 15, 16, 17, 31, 32, 33, 64, 65, 128, 200, 512}) {
-        const Rows<bf16> rows(count, width);
+        // Rows whole pages apart, which share sets of L1, or not.
+        const Rows<bf16> rows(count, width, (few + width) % 3 > 0);
         if (count > 4) (*rows.row.back())[0] = cut(INFINITY);
         const auto addresses = repeated(rows);
         const int fours = (width + 15) / 16 * 8, pitch = (count + 15) / 16 * 16;
