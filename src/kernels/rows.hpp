@@ -565,8 +565,8 @@ void swiglu(const T* a, const T* b, std::int64_t n, T* y) noexcept {
   });
 }
 
-DSAKIT_INLINE float inverse_root(float sum, std::int64_t n, float epsilon) {
-  return 1.0f / __builtin_sqrtf(sum * (1.0f / static_cast<float>(n)) + epsilon);
+DSAKIT_INLINE float root_of_mean(float sum, std::int64_t n, float epsilon) {
+  return __builtin_sqrtf(sum * (1.0f / static_cast<float>(n)) + epsilon);
 }
 
 /// Canonical.
@@ -580,7 +580,7 @@ DSAKIT_INLINE float squares_of_row(const T* x, std::int64_t n) {
 
 template <class V, class T>
 float rms_norm(const T* x, const float* gamma, std::int64_t n, float epsilon, T* y) noexcept {
-  const float rstd = inverse_root(squares_of_row<V>(x, n), n, epsilon);
+  const float rstd = 1.0f / root_of_mean(squares_of_row<V>(x, n), n, epsilon);
   store_row<V>(y, n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
     prefetch_l2(x + n + i);  // of the next row
     return load_row<V>(x + i, some) * rstd * V::load_floats(gamma + i, some);
@@ -590,7 +590,7 @@ float rms_norm(const T* x, const float* gamma, std::int64_t n, float epsilon, T*
 
 template <class V, class T>
 float rms_norm_divided(const T* x, const float* gamma, std::int64_t n, float epsilon, T* y) noexcept {
-  const float root = __builtin_sqrtf(squares_of_row<V>(x, n) * (1.0f / static_cast<float>(n)) + epsilon);
+  const float root = root_of_mean(squares_of_row<V>(x, n), n, epsilon);
   store_row<V>(y, n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
     prefetch_l2(x + n + i);  // of the next row
     return load_row<V>(x + i, some) / root * V::load_floats(gamma + i, some);
@@ -608,7 +608,7 @@ float add_rms_norm(const T* a, const T* b, const float* gamma, const float* beta
     const F v = unkept<V, T>(kept);
     return v * v;
   });
-  const float rstd = inverse_root(sum, n, epsilon);
+  const float rstd = 1.0f / root_of_mean(sum, n, epsilon);
   store_row<V>(y, n, [=](std::int64_t i, int some) __attribute__((always_inline)) {
     prefetch_l2(a + n + i), prefetch_l2(b + n + i);  // of the next rows
     F v = unkept<V, T>(keep<V, T>(load_row<V>(x + i, some) * rstd)) * V::load_floats(gamma + i, some);

@@ -920,32 +920,26 @@ class RowsOf {
     });
   }
 
-  void rms_norm() const {
+  /// norm returns statistic(row, epsilon), and an element is element(x, that, gamma).
+  template <class Norm, class Element>
+  void norm(const Norm& norm, float (*statistic)(const std::vector<float>&, float), Element element) const {
     each_size([&](int n, Edge edge) {
       const Guarded<T> x(row(n, 3), edge), y(n, edge);
       const Guarded<float> gamma(random_floats(n, 2), edge);
       std::vector<float> expected = floats(x, n);
-      const float rstd = rstd_of(expected, 0.1f);
-      for (int i = 0; i < n; ++i) expected[i] = expected[i] * rstd * gamma[i];
-      ASSERT_TRUE(same(k.rms_norm(x, gamma, n, 0.1f, y), rstd)) << n;
+      const float of_row = statistic(expected, 0.1f);
+      for (int i = 0; i < n; ++i) expected[i] = element(expected[i], of_row, gamma[i]);
+      ASSERT_TRUE(same(norm(x, gamma, n, 0.1f, y), of_row)) << n;
       ASSERT_TRUE(same(y.values(), rounded<T>(expected))) << n;
-      k.rms_norm(x, gamma, n, 0.1f, x);
+      norm(x, gamma, n, 0.1f, x);
       ASSERT_TRUE(same(x.values(), y.values())) << n;
     });
   }
-
+  void rms_norm() const {
+    norm(k.rms_norm, rstd_of, [](float x, float rstd, float gamma) { return x * rstd * gamma; });
+  }
   void rms_norm_divided() const {
-    each_size([&](int n, Edge edge) {
-      const Guarded<T> x(row(n, 3), edge), y(n, edge);
-      const Guarded<float> gamma(random_floats(n, 2), edge);
-      std::vector<float> expected = floats(x, n);
-      const float root = root_of(expected, 0.1f);
-      for (int i = 0; i < n; ++i) expected[i] = expected[i] / root * gamma[i];
-      ASSERT_TRUE(same(k.rms_norm_divided(x, gamma, n, 0.1f, y), root)) << n;
-      ASSERT_TRUE(same(y.values(), rounded<T>(expected))) << n;
-      k.rms_norm_divided(x, gamma, n, 0.1f, x);
-      ASSERT_TRUE(same(x.values(), y.values())) << n;
-    });
+    norm(k.rms_norm_divided, root_of, [](float x, float root, float gamma) { return x / root * gamma; });
   }
 
   void add_rms_norm() const {

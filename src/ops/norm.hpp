@@ -17,16 +17,12 @@ enum class NormOrder {
 /// y = RMSNorm of x; y may be x.
 inline void rms_norm(const Kernels& kernels, NormOrder order, const float* x, std::int64_t n, const float* gamma,
                      float epsilon, float* y) {
-  const bool pypto = order == NormOrder::pypto;
-  const float each = 1.0f / float(n);
-  const float mean = pypto ? kernels.sum_squares(x, n, each) : kernels.sum_squares(x, n, 1.0f) * each;
-  const float root = std::sqrt(mean + epsilon);
-  if (pypto) {
-    const float inverse = 1.0f / root;
-    for (std::int64_t i = 0; i < n; ++i) y[i] = gamma[i] * (x[i] * inverse);
-  } else {
-    for (std::int64_t i = 0; i < n; ++i) y[i] = x[i] / root * gamma[i];
+  if (order == NormOrder::torch_npu) {
+    kernels.rms_norm_divided(x, gamma, n, epsilon, y);
+    return;
   }
+  const float inverse = 1.0f / std::sqrt(kernels.sum_squares(x, n, 1.0f / float(n)) + epsilon);
+  for (std::int64_t i = 0; i < n; ++i) y[i] = gamma[i] * (x[i] * inverse);
 }
 
 /// y = (x - mean) / sqrt(variance + epsilon) * gamma + beta; y may be x.

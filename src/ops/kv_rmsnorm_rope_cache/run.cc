@@ -5,7 +5,6 @@
 #include "ops/kv_rmsnorm_rope_cache/problem.hpp"
 #include "ops/last_wins.hpp"
 #include "ops/prolog/tile.hpp"
-#include "ops/rope.hpp"
 
 namespace dsakit::kv_rmsnorm_rope_cache_op {
 namespace {
@@ -73,24 +72,25 @@ void put_token(const Problem& p, const Kernels& kernels, const Shared& shared, c
   }
   const T *const rope = kv + p.rope.column, *const cos = p.cos.row<T>(token), *const sin = p.sin.row<T>(token);
   const std::int64_t n = p.rope.width;
+  const auto rotate = [&]<class N>(const N* x, const N* cosine, const N* sine, N* y) {
+    kernels.rotate(RotateRows<N>{.pairs = RopePairs::adjacent_to_half,
+                                 .x = x,
+                                 .x_stride = n,
+                                 .cos = cosine,
+                                 .cos_stride = n,
+                                 .sin = sine,
+                                 .sin_stride = n,
+                                 .y = y,
+                                 .y_stride = n,
+                                 .rows = 1,
+                                 .half = n / 2});
+  };
   if (p.rope.codes()) {
     kernels.widen(rope, n, s.x), kernels.widen(cos, n, s.cos), kernels.widen(sin, n, s.sin);
-    rotate(RopeLayout::interleaved_to_half, s.x, s.cos, s.sin, n / 2, s.y);
+    rotate(s.x, s.cos, s.sin, s.y);
     put_codes<T>(kernels, p.rope, token, slot, s.y, shared.rope_scale, s.stored);
   } else {
-    put_rounded<T>(p.rope, token, slot, s.stored, [&](T* y) {
-      kernels.rotate(RotateRows<T>{.pairs = RopePairs::adjacent_to_half,
-                                   .x = rope,
-                                   .x_stride = n,
-                                   .cos = cos,
-                                   .cos_stride = n,
-                                   .sin = sin,
-                                   .sin_stride = n,
-                                   .y = y,
-                                   .y_stride = n,
-                                   .rows = 1,
-                                   .half = n / 2});
-    });
+    put_rounded<T>(p.rope, token, slot, s.stored, [&](T* y) { rotate(rope, cos, sin, y); });
   }
 }
 
