@@ -119,8 +119,8 @@ std::optional<double> apart_of(const Case& a, const Case& b, const Pair& pair) {
     const Tensor &s = pair.recorded, &t = pair.computed;
     const bool selection = pair.parameter.find("indices") != std::string::npos && s.dtype == DType::i32;
     if (selection) return share_of_others(s, t);
-    each_element(pair, [&](std::int64_t i, std::int64_t j) {
-      sum.add(number_at(s, offset_of(s, i)), number_at(t, offset_of(t, j)));
+    each_element(pair, [&](std::int64_t, std::int64_t at, std::int64_t other) {
+      sum.add(number_at(s, at), number_at(t, other));
     });
     return sum.relative();
   }

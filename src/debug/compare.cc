@@ -182,9 +182,8 @@ Bits compare_bits(const Pair& pair, bool nan_fails) {
     bits.elements = pair.recorded.elements();
     return bits;
   }
-  each_element(pair, [&](std::int64_t i, std::int64_t j) {
+  each_element(pair, [&](std::int64_t i, std::int64_t at, std::int64_t other) {
     ++bits.elements;
-    const std::int64_t at = offset_of(pair.recorded, i), other = offset_of(pair.computed, j);
     const bool same = std::memcmp(a + std::size_t(at) * size, b + std::size_t(other) * size, size) == 0;
     if (same && !nan_fails) return;
     const bool nan = is_nan(pair.recorded, at);

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "debug/rule.hpp"
 
 namespace dsakit::debug {
 namespace {
@@ -20,7 +19,7 @@ void set_integer(void* to, std::int64_t i, double value) {
 }  // namespace
 
 void set_number(Stored& stored, std::int64_t i, double value) {
-  set_number(stored.bytes->data(), stored.tensor().dtype, i, value);
+  set_number(stored.bytes->data(), stored.type->dtype, i, value);
 }
 
 void set_number(void* to, DType type, std::int64_t i, double value) {
@@ -54,8 +53,6 @@ void set_number(void* to, DType type, std::int64_t i, double value) {
       break;  // no operator takes the others
   }
 }
-
-double Edit::number(const Stored& s, std::int64_t i) { return number_at(s.tensor(), i); }
 
 bool Edit::has_parameter(std::string_view name) const {
   const auto& all = op().parameters;

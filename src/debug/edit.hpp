@@ -6,6 +6,7 @@
 
 #include "core/view.hpp"
 #include "debug/bind.hpp"
+#include "debug/rule.hpp"
 
 namespace dsakit::debug {
 
@@ -61,13 +62,13 @@ class Edit {
     if (!has(name)) return false;
     const Stored before(tensor(name));
     Stored after(*before.type, before.shape);
-    for (std::int64_t i = 0, n = before.elements(); i < n; ++i) set_number(after, i, f(i, number(before, i)));
+    const Tensor from = before.tensor();
+    for (std::int64_t i = 0, n = from.elements(); i < n; ++i) set_number(after, i, f(i, number_at(from, i)));
     set(name, after);
     return true;
   }
 
  private:
-  static double number(const Stored&, std::int64_t i);
   Bound& bound_;
 };
 

@@ -2,6 +2,7 @@
 #include "debug/left_over.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -21,19 +22,20 @@ std::int64_t row_width(const Tensor& t) {
 
 /// How a result is rounded. What stands behind rounded steps is as coarse as they are.
 struct Grid {
-  int bits;       // of the fraction
-  double before;  // roundings of earlier steps, beside the last one
+  double at_one;  // mean square of the rounding errors from 1 to 2
 
-  Grid(const Operator& op, DType type) : bits(type == DType::bf16 ? 7 : type == DType::f16 ? 10 : 16), before(0) {
+  Grid(const Operator& op, DType type) {
+    int bits = type == DType::bf16 ? 7 : type == DType::f16 ? 10 : 16;  // of the fraction
+    double before = 0;                                                   // roundings of earlier steps, beside the last one
     // bfloat16 ranks, norms and heads lie behind every result: three roundings. Attention rounds its probabilities.
     if (is_prolog(op)) bits = 7, before = 2;
     if (is_attention(op)) before = 1;
+    at_one = std::ldexp((1 + before) / 12, -2 * bits);
   }
-  /// Mean square of the rounding errors at x.
   double square(double x) const {
-    if (x == 0 || !std::isfinite(x)) return 0;
-    const double step = std::ldexp(1.0, std::ilogb(x) - bits);
-    return step * step / 12 * (1 + before);
+    if (!std::isfinite(x)) return 0;
+    const double power = std::bit_cast<double>(std::bit_cast<std::uint64_t>(x) & 0x7ff0000000000000);  // 2^ilogb(x), or 0
+    return power * power * at_one;
   }
 };
 
@@ -116,9 +118,9 @@ Left left_over(const Operator& op, const Pair& pair, const IndexScores* scores, 
   left.rows.resize(std::size_t(recorded.elements() / width));
   const Grid grid(op, computed.dtype);
   std::vector<std::int64_t> a, b;
-  each_element(pair, [&](std::int64_t i, std::int64_t j) {
+  each_element(pair, [&](std::int64_t i, std::int64_t at, std::int64_t other) {
     Left::Row& row = left.rows[std::size_t(i / width)];
-    const double x = number_at(recorded, offset_of(recorded, i)), y = number_at(computed, offset_of(computed, j));
+    const double x = number_at(recorded, at), y = number_at(computed, other);
     ++row.elements;
     row.unequal += !(x == y || (std::isnan(x) && std::isnan(y)));
     if (left.measure == Measure::roundings) {

@@ -118,8 +118,7 @@ std::int64_t ordinal(const Tensor& t, std::int64_t offset) {
 Finding one_step(const Data& d, Figures f, double ratio) {
   std::int64_t far = 0, n = 0;
   double worst = -1;
-  each_element(d.pair, [&](std::int64_t i, std::int64_t j) {
-    const std::int64_t at = offset_of(d.pair.recorded, i), other = offset_of(d.pair.computed, j);
+  each_element(d.pair, [&](std::int64_t i, std::int64_t at, std::int64_t other) {
     const double a = number_at(d.pair.recorded, at), g = number_at(d.pair.computed, other);
     if (difference(a, g) == 0) return;
     ++n;
@@ -561,15 +560,14 @@ Finding judge(std::string_view rule, const Operator& op, const Pair& pair, const
                 "a third result: tensors of group ref beside out");
   if (!pair.mismatch.empty()) return {pair.key, pair.parameter, false, pair.mismatch, {}, pair.recorded};
   Data d{op, pair, {}, {}, {}, {}, pair.recorded.dtype, kind_of(op, pair.parameter), 0};
-  each_element(pair, [&](std::int64_t i, std::int64_t j) {
+  each_element(pair, [&](std::int64_t i, std::int64_t at, std::int64_t other) {
     d.at.push_back(i);
-    d.a.push_back(number_at(pair.recorded, offset_of(pair.recorded, i)));
-    d.g.push_back(number_at(pair.computed, offset_of(pair.computed, j)));
+    d.a.push_back(number_at(pair.recorded, at)), d.g.push_back(number_at(pair.computed, other));
     if (std::isfinite(d.g.back())) d.most_g = std::max(d.most_g, abs(d.g.back()));
   });
   if (third)
-    each_element(*third, [&](std::int64_t i, std::int64_t) {
-      d.third.push_back(number_at(third->recorded, offset_of(third->recorded, i)));
+    each_element(*third, [&](std::int64_t, std::int64_t at, std::int64_t) {
+      d.third.push_back(number_at(third->recorded, at));
     });
   if (chosen->third && (d.third.size() != d.a.size() || !third->mismatch.empty()))
     return {pair.key, pair.parameter, false, "the third result has another shape", {}, pair.recorded};
