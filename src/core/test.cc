@@ -113,6 +113,19 @@ TEST(Overlap, NeverMissesASharedElement) {
   EXPECT_GT(exact, 2000);
 }
 
+TEST(OffsetsFrom, AreThoseOfElementsOfAnyShapeAndStrides) {
+  Random r(8);
+  for (int round = 0; round < 300; ++round) {
+    Tensor t{.dtype = DType::f32, .rank = int(r.below(4))};
+    for (int a = 0; a < t.rank; ++a) t.shape[a] = 1 + r.below(4), t.stride[a] = r.below(40);
+    OffsetsFrom all(t, 0);
+    for (std::int64_t i = 0; i < t.elements(); ++i, ++all) {
+      ASSERT_EQ(*all, offset_of(t, i));
+      ASSERT_EQ(*OffsetsFrom(t, i), offset_of(t, i));
+    }
+  }
+}
+
 TEST(Rows, AnyLeadingAxes) {
   std::vector<float> m(1000);
   Tensor t = tensor(m.data(), {3, 1, 4, 1, 5});

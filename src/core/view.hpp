@@ -45,6 +45,28 @@ inline std::int64_t offset_of(const Tensor& t, std::int64_t linear) {
   return offset;
 }
 
+/// offset_of(t, linear), of the next element, .. without a division for each.
+class OffsetsFrom {
+ public:
+  OffsetsFrom(const Tensor& t, std::int64_t linear)
+      : tensor_(t),
+        linear_(linear),
+        width_(t.rank == 0 ? 1 : t.shape[t.rank - 1]),
+        step_(t.rank == 0 ? 0 : t.stride[t.rank - 1]),
+        left_(width_ - linear % width_),
+        offset_(offset_of(t, linear)) {}
+  std::int64_t operator*() const { return offset_; }
+  void operator++() {
+    ++linear_;
+    if (--left_ > 0) offset_ += step_;
+    else left_ = width_, offset_ = offset_of(tensor_, linear_);  // behind the last element: any
+  }
+
+ private:
+  const Tensor& tensor_;
+  std::int64_t linear_, width_, step_, left_, offset_;
+};
+
 /// One row per token, whatever axes the caller used for them: row r of a tensor whose last `row_axes` axes are the
 /// row. The rows must be reachable with one stride for `stride` to be of use; `row(r)` always works.
 struct Rows {

@@ -42,19 +42,18 @@ Bits compare_bits(const Pair&, bool nan_fails);
 /// Whether the case says that NaN is a failure.
 bool nan_fails(const Case&);
 
-/// f(element of recorded, its offset, that of the same element of computed), row-major, without what nobody wrote.
+/// f(element of recorded, its offset, that of the same element of computed), row-major, without what nobody wrote; as
+/// many elements of each, whatever their axes.
 template <class F>
 void each_element(const Pair& p, F f) {
   const std::int64_t width = p.recorded.rank < 2 ? p.recorded.elements() : p.recorded.shape[p.recorded.rank - 1];
   const std::int64_t rows = width == 0 ? 0 : p.recorded.elements() / width;
-  const auto step = [](const Tensor& t) { return t.rank == 0 ? 0 : t.stride[t.rank - 1]; };
   auto skipped = p.undefined.begin();
   for (std::int64_t r = 0; r < rows; ++r) {
     while (skipped != p.undefined.end() && skipped->end <= r) ++skipped;
     if (skipped != p.undefined.end() && skipped->first <= r) continue;
-    std::int64_t at = offset_of(p.recorded, r * width);
-    std::int64_t other = offset_of(p.computed, (p.rows.empty() ? r : p.rows[std::size_t(r)]) * width);
-    for (std::int64_t i = 0; i < width; ++i, at += step(p.recorded), other += step(p.computed)) f(r * width + i, at, other);
+    OffsetsFrom at(p.recorded, r * width), other(p.computed, (p.rows.empty() ? r : p.rows[std::size_t(r)]) * width);
+    for (std::int64_t i = 0; i < width; ++i, ++at, ++other) f(r * width + i, *at, *other);
   }
 }
 

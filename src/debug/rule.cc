@@ -565,7 +565,7 @@ Finding judge(std::string_view rule, const Operator& op, const Pair& pair, const
     d.a.push_back(number_at(pair.recorded, at)), d.g.push_back(number_at(pair.computed, other));
     if (std::isfinite(d.g.back())) d.most_g = std::max(d.most_g, abs(d.g.back()));
   });
-  if (third)
+  if (third && third->mismatch.empty())
     each_element(*third, [&](std::int64_t, std::int64_t at, std::int64_t) {
       d.third.push_back(number_at(third->recorded, at));
     });

@@ -117,6 +117,11 @@ TEST(Rule, NamesAndThirdResults) {
   EXPECT_THROW(judge("cann-sffa", c.op(), pairs.at(0)), Error);
   EXPECT_THROW(judge("ascend-L0", c.op(), pairs.at(0)), Error);
   EXPECT_TRUE(judge("ascend-L0", c.op(), pairs.at(0), &pairs.at(0)).passes);
+  Pair other = pairs.at(0);
+  other.computed.shape[0] = 0, other.mismatch = "has another shape";
+  const Finding found = judge("ascend-L0", c.op(), pairs.at(0), &other);
+  EXPECT_FALSE(found.passes);
+  EXPECT_EQ(found.sentence, "the third result has another shape");
   EXPECT_EQ(rules().size(), 20u);
 }
 
